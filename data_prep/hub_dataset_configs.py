@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.errors import UserError
@@ -45,7 +46,7 @@ def read_configurations(card: Path) -> dict[str, list[DataFiles]]:
     return {str(entry.get("config_name", "default")): _list_data_files(card, entry) for entry in entries}
 
 
-def _list_data_files(card: Path, entry: dict[str, Any]) -> list[DataFiles]:
+def _list_data_files(card: Path, entry: Mapping[str, object]) -> list[DataFiles]:
     folder = str(entry.get("data_dir") or "").removeprefix("./").strip("/")
     prefix = "" if folder in ("", ".") else f"{folder}/"
     given = entry.get("data_files")

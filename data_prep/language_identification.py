@@ -6,7 +6,8 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from overtone.data_prep.language_codes import NAMES
 from overtone.finetune.errors import UserError
@@ -120,7 +121,7 @@ def identify_language(text: str) -> str | None:
 
 
 @functools.cache
-def _load_identifier() -> Any:
+def _load_identifier() -> ModuleType:
     try:
         import py3langid
     except ImportError:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from overtone.data_prep.language_codes import find_language_name
 from overtone.finetune.command_lines import overtone_command
@@ -229,7 +229,7 @@ def read_rows(path: Path, speaker: str | None = None) -> Iterator[ManifestRow]:
         yield row if row.speaker else row.model_copy(update={"speaker": speaker})
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, JsonValue]]]:
     """Yield (line number, object) of each non-blank line."""
     if not path.is_file():
         raise UserError(f"{path} does not exist; create it with: {overtone_command('voice', 'RECORDINGS', '--out', path.parent)}")
@@ -257,11 +257,11 @@ def write_rows_unless_same(path: Path, rows: list[ManifestRow]) -> None:
         files.discard(locate_shifted_rows(path))
 
 
-def _drop_codes(value: dict[str, Any]) -> dict[str, Any]:
+def _drop_codes(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: field for key, field in value.items() if key != "audio_codes"}
 
 
-def _parse_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_object(path: Path, number: int, line: bytes) -> dict[str, JsonValue]:
     try:
         value = strict_json.loads(line)
     except ValueError as error:
@@ -273,7 +273,7 @@ def _parse_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def _parse_row(path: Path, number: int, value: dict[str, Any]) -> ManifestRow:
+def _parse_row(path: Path, number: int, value: dict[str, JsonValue]) -> ManifestRow:
     try:
         row = ManifestRow.model_validate(value)
         files.resolve_under(path.parent, row.audio)

@@ -304,12 +304,12 @@ def prepare_chats(
     return ChatDataset(
         folder=options.out,
         train=options.out / TRAIN,
-        val=options.out / VAL if summary["val"] else None,
+        val=options.out / VAL if summary.val else None,
         rejects=options.out / REJECTS,
-        train_rows=summary["train"],
-        val_rows=summary["val"],
-        rejected_rows=summary["rejected"],
-        summary=summary,
+        train_rows=summary.train,
+        val_rows=summary.val,
+        rejected_rows=summary.rejected,
+        summary=summary.as_json(),
     )
 
 

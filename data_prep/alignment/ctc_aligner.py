@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.model_security import CONFIG, Kind, admit, check_config, read_object, require_safetensors, require_weights
+
+if TYPE_CHECKING:
+    from transformers import Wav2Vec2ForCTC
 
 KIND = Kind("a Wav2Vec2 model of transformers with a CTC head", frozenset({"wav2vec2"}))
 VOCABULARY, PREPROCESSOR = "vocab.json", "preprocessor_config.json"
@@ -74,8 +77,7 @@ class CtcAligner:
 class LoadedCtcAligner:
     """Implements `LoadedAligner` of `data_prep/alignment/interface.py`."""
 
-    model: Any
-    """A `Wav2Vec2ForCTC`."""
+    model: Wav2Vec2ForCTC
     tokens: dict[str, int]
     """Character → token."""
     blank: int

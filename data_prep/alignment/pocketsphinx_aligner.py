@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from overtone.data_prep.audio.bandwidth import measure_bandwidth
 from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
 from overtone.data_prep.number_words import spell_numbers
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from pocketsphinx import Decoder, Hypothesis, Segment
 
 NAME = "pocketsphinx"
 LEAST_SCORE = 0.6
@@ -64,7 +67,7 @@ class PocketsphinxAligner:
 class LoadedPocketsphinxAligner:
     """Implements `LoadedAligner` of `data_prep/alignment/interface.py`. Owns a decoder, which is not thread-safe."""
 
-    def __init__(self, decoder: Any) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._guessed: set[str] = set()
         self._free: tuple[bytes, float | None] = (b"", None)
@@ -89,7 +92,9 @@ class LoadedPocketsphinxAligner:
             return ()
         end = len(spoken) + 1
         likely = 1.0 / len(spoken)
-        steps: list[tuple[Any, ...]] = [(0, position, likely) for position in range(1, end)]  # can begin before any word
+        steps: list[tuple[int, int, float] | tuple[int, int, float, str]] = [
+            (0, position, likely) for position in range(1, end)
+        ]  # can begin before any word
         steps += [(position, position + 1, 0.99, word) for position, (_, word) in enumerate(spoken, start=1)]
         steps += [(position, end + 1, 0.01) for position in range(2, end + 1)]  # can end after any word
         begins = find_starts([index for index, _ in spoken], starts)
@@ -113,7 +118,7 @@ class LoadedPocketsphinxAligner:
             self._free = sound, None if found is None else math.log(found.score)
         return self._free[1]
 
-    def _decode(self, samples: Samples) -> Any:
+    def _decode(self, samples: Samples) -> Hypothesis | None:
         """The hypothesis of the active search for a whole clip, or None."""
         waves = (np.clip(samples, -1, 1) * 32767).astype(np.int16)
         self._decoder.start_utt()
@@ -121,7 +126,7 @@ class LoadedPocketsphinxAligner:
         self._decoder.end_utt()
         return self._decoder.hyp()
 
-    def _list_words(self) -> list[Any]:
+    def _list_words(self) -> list[Segment]:
         """Segments of the last hypothesis with a word of the dictionary. Others are fillers: silence and noise, such as `<sil>`, `[NOISE]`
         and `+SPN+`; their names depend on the model."""
         return [one for one in self._decoder.seg() if one.word and SPOKEN.fullmatch(remove_variant(one.word))]
@@ -168,7 +173,7 @@ def _choose_limit(samples: Samples) -> float:
     return NARROW_LEAST_SCORE if 0 < measure_bandwidth(samples, SPEECH_RATE) < NARROW_HZ else LEAST_SCORE
 
 
-def _make_decoder() -> Any:
+def _make_decoder() -> Decoder:
     from pocketsphinx import Decoder, get_model_path
 
     decoder = Decoder(

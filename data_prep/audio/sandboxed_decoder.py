@@ -7,6 +7,7 @@ ten-hour recording takes a few megabytes of memory in both processes, and a kill
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -21,9 +22,10 @@ from dataclasses import asdict
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
+from pydantic import JsonValue
 
 from overtone.data_prep.audio.channel_selection import AUTO
 from overtone.data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound, open_stream
@@ -61,6 +63,28 @@ Report = Callable[[float], None]
 """Called every half second of a request with the seconds decoded so far."""
 
 
+class DecoderRequest(TypedDict):
+    """A message to the child."""
+
+    do: str
+    path: str
+    bounds: NotRequired[dict[str, Any]]
+    """Fields of `AudioLimits`."""
+    channels: NotRequired[str]
+    track: NotRequired[dict[str, Any]]
+    """Fields of `Track`."""
+
+
+class DecoderAnswer(TypedDict, total=False):
+    """The child's answer: a result; the reason of an `AudioError`, with its detail and seconds; or the number of an `OSError`."""
+
+    result: JsonValue
+    reason: str
+    detail: str
+    seconds: float
+    errno: int
+
+
 def ignore_report(_seconds: float) -> None:
     """Do nothing: the `Report` of a caller that shows no progress."""
 
@@ -92,9 +116,11 @@ class AudioDecoder:
     def count_channels(self, path: Path) -> int:
         """Number of channels of a recording; 1 if it cannot be read, which `probe` reports."""
         try:
-            return int(self._send_request({"do": "count channels", "path": str(path)}, []))
+            count = self._send_request({"do": "count channels", "path": str(path)}, [])
         except AudioError:
             return 1
+        assert isinstance(count, int)
+        return count
 
     def holds_sound(self, path: Path) -> bool:
         """Run `stream_reader.holds_sound` in the child; False also for a file that crashes or stalls it."""
@@ -125,7 +151,7 @@ class AudioDecoder:
     def _write_samples(self, path: Path, track: Track, targets: list[IO[bytes]], report: Report) -> None:
         needed = 4 * sum(_list_lengths(track))
         files.require_space(self._folder, needed, f"decoding {path.name!r}")
-        request = {"do": "load", "path": str(path), "track": track.model_dump()}
+        request: DecoderRequest = {"do": "load", "path": str(path), "track": track.model_dump()}
         with files.explain_full_disk(self._folder / path.name, needed):
             self._send_request(request, [file.fileno() for file in targets], report)
 
@@ -141,7 +167,7 @@ class AudioDecoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send_request(self, request: dict[str, Any], descriptors: list[int], report: Report = ignore_report) -> Any:
+    def _send_request(self, request: DecoderRequest, descriptors: list[int], report: Report = ignore_report) -> JsonValue:
         if self._child is None or self._child.process.poll() is not None:
             self.close()
             self._child = _DecoderProcess(self._stall, self._memory)
@@ -178,7 +204,7 @@ class _DecoderProcess:
         if self._receive(START_SECONDS) != b"ready":
             raise RuntimeError(f"the decoder process did not start ({self._describe_exit()}): {self._read_last_error_line()}")
 
-    def request(self, request: dict[str, Any], descriptors: list[int], longest: float, report: Report) -> dict[str, Any]:
+    def request(self, request: DecoderRequest, descriptors: list[int], longest: float, report: Report) -> DecoderAnswer:
         """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
         self._stderr.truncate(0)
         with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
@@ -259,7 +285,7 @@ def _make_heartbeat(line: socket.socket, stall: float, heartbeat: float) -> Repo
     return alive
 
 
-def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Report) -> dict[str, Any]:
+def _handle_request(request: DecoderRequest, descriptors: list[int], alive: Report) -> DecoderAnswer:
     path = Path(request["path"])
     try:
         if request["do"] == "probe":
@@ -277,7 +303,7 @@ def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Repo
         return {"reason": "decoder_crashed", "detail": "decoding exceeds the memory limit", "seconds": 0.0}
 
 
-def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Report) -> dict[str, Any]:
+def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Report) -> DecoderAnswer:
     done = 0
     for pieces in resample_blocks(path, track, RATES, lambda: alive(0.0)):
         done += len(pieces[0])
@@ -285,7 +311,7 @@ def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Repo
             for descriptor, piece in zip(descriptors, pieces, strict=True):
                 _write_piece(descriptor, piece)
         except OSError as error:
-            return {"errno": error.errno}
+            return {"errno": error.errno or errno.EIO}
         alive(done / RATES[0])
     return {"result": None}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class CodeFormat:
         return -(-samples // self.samples_per_frame)
 
 
-def check_codes(codes: NDArray[Any], frames: int, wanted: CodeFormat) -> Codes:
+def check_codes(codes: NDArray[np.integer], frames: int, wanted: CodeFormat) -> Codes:
     """Codes [frames, codebooks] of one clip as they are stored. Raises `CodecError` for codes of a wrong shape or range."""
     if codes.shape != (expected := (frames, wanted.codebooks)):
         raise CodecError(f"codes of shape {codes.shape}, expected {expected}")

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from overtone.finetune.storage.safetensors_opening import open_weights
 from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from torch import Tensor
     from transformers import MimiConfig, MimiModel
 
@@ -174,7 +175,7 @@ def _read_csm_codec(folder: Path) -> MimiCodec:
     return _make_codec(folder, PREFIX, _parse_config(folder / CONFIG, inner), config.get("num_codebooks"))
 
 
-def _make_codec(folder: Path, prefix: str, config: MimiConfig, codebooks: Any) -> MimiCodec:
+def _make_codec(folder: Path, prefix: str, config: MimiConfig, codebooks: JsonValue) -> MimiCodec:
     path = folder / CONFIG
     if type(codebooks) is not int or not 0 < codebooks <= config.num_quantizers:
         raise UserError(f"{path}: num_codebooks {codebooks!r}; expected 1 to {config.num_quantizers}, the codebooks of its codec")
@@ -184,7 +185,7 @@ def _make_codec(folder: Path, prefix: str, config: MimiConfig, codebooks: Any) -
     return MimiCodec(folder, prefix, config.sampling_rate, int(samples_per_frame), codebooks, config.codebook_size)
 
 
-def _parse_config(path: Path, config: dict[str, Any]) -> MimiConfig:
+def _parse_config(path: Path, config: dict[str, JsonValue]) -> MimiConfig:
     from transformers import MimiConfig
 
     try:

@@ -9,11 +9,9 @@ Here the transformer keeps its keys and values from chunk to chunk, and each con
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, MimiModel
 from transformers.models.mimi.modeling_mimi import MimiConv1d, MimiConvTranspose1d
 
 from overtone.data_prep.parallel.torch_settings import disable_tf32
@@ -28,8 +26,8 @@ CHUNK_FRAMES = 125
 class MimiStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
-    def __init__(self, model: Any) -> None:
-        """`model`: a `MimiModel`; its weights are used, not copied. Raises `UserError` if its convolutions see the future."""
+    def __init__(self, model: MimiModel) -> None:
+        """The weights of `model` are used, not copied. Raises `UserError` if its convolutions see the future."""
         if not model.config.use_causal_conv or model.config.trim_right_ratio != 1.0 or model.config.pad_mode != "constant":
             raise UserError("the codec's convolutions are not causal, as those of the released Mimi are; use a model with that codec")
         # transformers 5 puts the parts of the decoder, with other names, into a model of their own.

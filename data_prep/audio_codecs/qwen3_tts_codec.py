@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.model_security import admit, check_config, require_safetensors
+
+if TYPE_CHECKING:
+    from qwen_tts import Qwen3TTSTokenizer
 
 RECIPE = "voice_clone"
 """The recipe that trains on these codes."""
@@ -71,7 +74,7 @@ class QwenCodec:
 class LoadedQwenCodec:
     """Implements `LoadedCodec` of `data_prep/audio_codecs/interface.py`."""
 
-    tokenizer: Any
+    tokenizer: Qwen3TTSTokenizer
     """The tokenizer that `load_codec` returns."""
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:
@@ -123,7 +126,7 @@ def read_codebook_size(codec: Path) -> int:
     return size
 
 
-def load_codec(codec: Path, device: str) -> Any:
+def load_codec(codec: Path, device: str) -> Qwen3TTSTokenizer:
     """The `Qwen3TTSTokenizer` of a folder, in fp32 so that the codes do not depend on the device's default precision.
 
     Raises `UserError` if it cannot be loaded.
@@ -143,7 +146,7 @@ def load_codec(codec: Path, device: str) -> Any:
             raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
 
 
-def encode_clips(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
+def encode_clips(tokenizer: Qwen3TTSTokenizer, clips: Sequence[Samples]) -> list[Codes]:
     """[frames, 16] of each clip at 24 kHz, where frames = ceil(samples / 1920). Raises `CodecError` for codes of a wrong shape or range."""
     padded = [np.pad(clip, (0, -len(clip) % SAMPLES_PER_FRAME)) for clip in clips]
     with disable_tf32():

@@ -26,6 +26,7 @@ from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.model_security import CONFIG, check_config
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from torch import Tensor, nn
 
 PREFIX = "speaker_encoder."
@@ -100,7 +101,7 @@ def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def compute_encoder_digest(folder: Path, shape: dict[str, Any]) -> str:
+def compute_encoder_digest(folder: Path, shape: dict[str, JsonValue]) -> str:
     """SHA-256 over the names, types, shapes and values of the weights, and over the encoder's part of config.json."""
     total = hashlib.sha256(json.dumps(shape.get("speaker_encoder_config"), sort_keys=True).encode())
     for name, tensor in sorted(read_encoder_weights(folder).items()):

@@ -7,7 +7,7 @@ the transformer keeps its keys and values from chunk to chunk, and each convolut
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from transformers.cache_utils import DynamicCache
 from .qwen_tts_import import import_qwen_tts
 from .streamed_convolutions import StreamedDecoder
 
+if TYPE_CHECKING:
+    from qwen_tts.core.tokenizer_12hz.modeling_qwen3_tts_tokenizer_v2 import Qwen3TTSTokenizerV2Decoder
+
 CHUNK_FRAMES = 300
 """Frames per chunk when the sound is not streamed: 24 s; limits the memory of the convolutions."""
 
@@ -23,8 +26,8 @@ CHUNK_FRAMES = 300
 class Qwen3TTSStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
-    def __init__(self, decoder: Any) -> None:
-        """`decoder`: the `Qwen3TTSTokenizerV2Decoder` of the 12 Hz codec; its weights are used, not copied."""
+    def __init__(self, decoder: Qwen3TTSTokenizerV2Decoder) -> None:
+        """`decoder`: that of the 12 Hz codec; its weights are used, not copied."""
         import_qwen_tts()
         from qwen_tts.core.tokenizer_12hz import modeling_qwen3_tts_tokenizer_v2 as modeling
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from overtone.data_prep.audio_codecs import mimi_codec, qwen3_tts_codec, qwen3_tts_speaker_encoder, snac_codec
 from overtone.data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
@@ -41,7 +41,7 @@ class Adapter(Generic[Part]):
     example: str = ""
     """Name of a released model on the hub, for messages."""
 
-    def reads(self, config: Mapping[str, Any]) -> bool:
+    def reads(self, config: Mapping[str, object]) -> bool:
         """Return whether a config is of this family."""
         kind = config.get("model_type")
         if kind is None:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from overtone.finetune.storage.safetensors_opening import open_weights
 from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
+    import torch
+    from pydantic import JsonValue
+    from snac import SNAC
     from torch import Tensor, nn
 
 RECIPE = "codec_lm"
@@ -136,8 +139,8 @@ class SnacCodec:
 class LoadedSnacCodec:
     """Implements `LoadedCodec` of `data_prep/audio_codecs/interface.py`."""
 
-    model: Any
-    """A `snac.SNAC` as `load_snac` returns it."""
+    model: SNAC
+    """As `load_snac` returns it."""
     config: SnacConfig
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:
@@ -208,15 +211,15 @@ def read_config(folder: Path) -> SnacConfig:
     if unknown or missing:
         named = f"unknown keys: {', '.join(map(shorten, unknown))}" if unknown else f"missing keys: {', '.join(missing)}"
         raise UserError(f"{path}: not a config of SNAC ({named}); download the model again")
-    for keys, is_valid in ((NUMBERS, _is_positive), (LISTS, _is_list_of_positive), (FLAGS, _is_flag)):
+    for keys, is_valid in ((NUMBERS, _is_positive), (LISTS, _are_positive), (FLAGS, _is_flag)):
         for key in keys:
             if not is_valid(config.get(key, True)):
                 raise UserError(
                     f"{path}: {key}: {shorten(repr(config.get(key)))} is not a value that SNAC can have; download the model again"
                 )
-    _check_unsupported(path, config)
-    values: dict[str, Any] = {key: config.get(key, True) for key in (*NUMBERS, *FLAGS)}
+    values = {key: config.get(key, True) for key in (*NUMBERS, *FLAGS)}
     found = SnacConfig(**values | {key: tuple(config[key]) for key in LISTS})
+    _check_unsupported(path, config, found)
     if math.prod(found.encoder_rates) != math.prod(found.decoder_rates):
         raise UserError(f"{path}: encoder_rates {found.encoder_rates} and decoder_rates {found.decoder_rates} have different products")
     if any(found.vq_strides[0] % stride for stride in found.vq_strides) or list(found.vq_strides) != sorted(found.vq_strides, reverse=True):
@@ -224,25 +227,25 @@ def read_config(folder: Path) -> SnacConfig:
     return found
 
 
-def _check_unsupported(path: Path, config: dict[str, Any]) -> None:
+def _check_unsupported(path: Path, config: dict[str, JsonValue], found: SnacConfig) -> None:
     if config.get("attn_window_size") is not None:
         raise UserError(
             f"{path}: attn_window_size {shorten(repr(config['attn_window_size']))}: SNAC with attention, whose windows span several "
             f"frames, is not supported; give one without it, such as {RELEASED_MODEL}"
         )
-    if config.get("latent_dim") not in (None, config["encoder_dim"] * 2 ** len(config["encoder_rates"])):
+    if config.get("latent_dim") not in (None, found.encoder_dim * 2 ** len(found.encoder_rates)):
         raise UserError(f"{path}: latent_dim {shorten(repr(config['latent_dim']))} does not fit the encoder; download the model again")
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: JsonValue) -> bool:
     return type(value) is int and value > 0
 
 
-def _is_list_of_positive(value: Any) -> bool:
+def _are_positive(value: JsonValue) -> bool:
     return isinstance(value, list) and len(value) > 0 and all(map(_is_positive, value))
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: JsonValue) -> bool:
     return isinstance(value, bool)
 
 
@@ -262,7 +265,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def import_snac() -> Any:
+def import_snac() -> type[SNAC]:
     """The package's class `SNAC`. Raises `UserError` if the package is missing."""
     try:
         from snac import SNAC
@@ -271,7 +274,7 @@ def import_snac() -> Any:
     return SNAC
 
 
-def load_snac(codec: SnacCodec, device: str) -> Any:
+def load_snac(codec: SnacCodec, device: str) -> SNAC:
     """The `snac.SNAC` of a codec in fp32, with deterministic noise. Raises `UserError` if weights and config.json do not match, or the
     package is missing."""
     make_model = import_snac()
@@ -289,7 +292,7 @@ def load_snac(codec: SnacCodec, device: str) -> Any:
     return model.float().eval().to(device)
 
 
-def _device_of(model: nn.Module) -> Any:
+def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 

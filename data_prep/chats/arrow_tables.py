@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone.data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
 from overtone.data_prep.chats.chat_messages import ROW_MARKS
@@ -79,10 +79,11 @@ def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch],
         batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
         for row in _convert_batch(source, batch, READ | columns):
             number += 1
-            yield FoundRow(f"{source.name}:{number}", _drop_nulls(row))
+            kept = {key: _drop_nulls(value) for key, value in row.items() if value is not None}
+            yield FoundRow(f"{source.name}:{number}", kept)
 
 
-def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch, read: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch, read: frozenset[str]) -> Iterator[dict[str, object]]:
     """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
     from pyarrow import types
 
@@ -109,7 +110,7 @@ def _find_filled(column: pyarrow.Array) -> list[bool | None]:
     return filled
 
 
-def _drop_nulls(value: Any) -> Any:
+def _drop_nulls(value: object) -> object:
     """Remove null values: Arrow gives every struct of a column all keys, with null for missing ones."""
     if isinstance(value, dict):
         return {key: _drop_nulls(inner) for key, inner in value.items() if inner is not None}

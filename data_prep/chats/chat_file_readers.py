@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.data_prep.chats import whatsapp_export
 from overtone.data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
@@ -86,7 +87,7 @@ def _parse_line(place: str, raw: bytes) -> FoundRow:
         return FoundRow(place, None, f"not JSON that can be kept ({one_line(error)})")
 
 
-def _make_row(place: str, value: Any) -> FoundRow:
+def _make_row(place: str, value: JsonValue) -> FoundRow:
     """A parsed row. Keys with null are dropped: tables converted to JSON contain null for missing values."""
     if not isinstance(value, dict):
         return FoundRow(place, None, f"not an object in braces but {type(value).__name__}")
@@ -113,7 +114,7 @@ def _read_json(source: ChatSource) -> Iterator[FoundRow]:
         yield _make_row(f"{source.name}:{number}", row)
 
 
-def _find_row_array(whole: Any) -> list[Any] | None:
+def _find_row_array(whole: JsonValue) -> list[JsonValue] | None:
     """The rows of a document: an array, the only array of an object, or a single row. None if none applies."""
     if not isinstance(whole, dict):
         return whole if isinstance(whole, list) else None
@@ -123,7 +124,7 @@ def _find_row_array(whole: Any) -> list[Any] | None:
     return arrays[0] if len(arrays) == 1 else None
 
 
-def _is_row(value: Any) -> bool:
+def _is_row(value: JsonValue) -> bool:
     return isinstance(value, dict) and any(shape.keys <= value.keys() for shape in SHAPES.values())
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import JsonValue
+
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import strict_json
 
+ChatRow = dict[str, Any]
+"""A row of chats, or an object in one: JSON that is not validated yet, or as the readers return it."""
 Message = dict[str, Any]
 ACCEPTED_FORMS = '{"messages": [{"role": …, "content": …}, …]}, or "prompt" and "completion", both text or both such lists'
 MESSAGE_KEYS = frozenset(
@@ -44,12 +48,12 @@ class MessageError(UserError):
         self.place = place
 
 
-def is_plain_text(row: dict[str, Any]) -> bool:
+def is_plain_text(row: ChatRow) -> bool:
     """Return whether a row is a text and its continuation, which need no chat template."""
     return "messages" not in row and isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str)
 
 
-def read_messages(row: dict[str, Any]) -> tuple[list[Message], int]:
+def read_messages(row: ChatRow) -> tuple[list[Message], int]:
     """All messages of a row, and the index of the first that may be learned. Raises `UserError`, which names a malformed message."""
     check_row_marks(row)
     parts: list[Any] = [row["messages"]] if "messages" in row else [row.get("prompt"), row.get("completion")]
@@ -64,7 +68,7 @@ def read_messages(row: dict[str, Any]) -> tuple[list[Message], int]:
     return messages, len(parts[0]) if len(parts) == 2 else 0
 
 
-def check_row_marks(row: dict[str, Any]) -> None:
+def check_row_marks(row: ChatRow) -> None:
     """Raises `UserError` for a row that says which of its messages are learned, except that the user's are not."""
     for key in ROW_MARKS:
         value = row.get(key)
@@ -72,7 +76,7 @@ def check_row_marks(row: dict[str, Any]) -> None:
             raise UserError(f"its {key} says what is learned, which is not supported; use weight: 0 or 1 in each message, or remove {key}")
 
 
-def read_tools(row: dict[str, Any]) -> list[Any] | None:
+def read_tools(row: ChatRow) -> list[ChatRow] | None:
     """JSON schemas of functions, for the template; None if the row has none. Raises `UserError` for anything else."""
     tools = row.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
@@ -80,7 +84,7 @@ def read_tools(row: dict[str, Any]) -> list[Any] | None:
     return tools or None
 
 
-def read_message(message: Any, place: str) -> Message:
+def read_message(message: JsonValue, place: str) -> Message:
     """One message as the module's docstring says; `place` is for errors. Raises `MessageError`.
 
     transformers 5 drops null fields; transformers 4 would pass them to the template.
@@ -107,7 +111,7 @@ def list_unread_keys(messages: Sequence[Message]) -> list[str]:
     return [key for message in messages for key in message if key not in MESSAGE_KEYS]
 
 
-def _read_part(part: Any, place: str) -> str:
+def _read_part(part: JsonValue, place: str) -> str:
     """The text of a part of a message's content."""
     full = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
     if full.keys() == {"type", "text"} and full["type"] == "text" and isinstance(full["text"], str):
@@ -129,7 +133,7 @@ def _read_marks(message: Message, place: str) -> None:
         raise MessageError(place, f"is a message of the {message['role']} that is marked as learned; only answers of the assistant are")
 
 
-def _read_mark(value: Any, key: str, place: str) -> bool:
+def _read_mark(value: JsonValue, key: str, place: str) -> bool:
     if not isinstance(value, bool | int | float) or value not in (0, 1) or (key == "weight" and isinstance(value, bool)):
         raise MessageError(f"{place}.{key}", f"must be 0 (not learned) or 1, found {value!r:.60}")
     return bool(value)
@@ -147,14 +151,15 @@ def _read_calls(message: Message, place: str) -> None:
         message["tool_calls"] = [_read_call(call, place) for call in calls]
 
 
-def _read_call(call: Any, place: str) -> Any:
+def _read_call(call: JsonValue, place: str) -> dict[str, JsonValue]:
     """A tool call whose arguments are an object. In OpenAI's format they are a string of JSON, which some templates would quote again."""
-    function = call.get("function", call) if isinstance(call, dict) else None
+    whole = call if isinstance(call, dict) else {}
+    function = whole.get("function", whole)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise MessageError(f"{place}.tool_calls", f"must hold objects with a function's name and arguments, found {call!r:.60}")
     arguments = function.get("arguments")
     if arguments is None:
-        return call
+        return whole
     if isinstance(arguments, str):
         try:
             arguments = strict_json.loads(arguments) if arguments.strip() else {}
@@ -165,4 +170,4 @@ def _read_call(call: Any, place: str) -> Any:
         problem = f"have the arguments of {function['name']}, which must be an object, found {function['arguments']!r:.60}"
         raise MessageError(f"{place}.tool_calls", problem)
     decoded = {**function, "arguments": arguments}
-    return {**call, "function": decoded} if "function" in call else decoded
+    return {**whole, "function": decoded} if "function" in whole else decoded

@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from overtone.data_prep.chats.conversation_formats import ChatRow
+from overtone.data_prep.chats.chat_messages import ChatRow
 
 LEAST_VALIDATION = 5
 """Validation rows of a dataset of 50 rows and more; of smaller ones a tenth."""
@@ -23,14 +22,10 @@ def compute_split_position(row: ChatRow) -> float:
 
     Conversations with the same first question go to the same split; otherwise validation answers would be in the training data.
     """
-    return int.from_bytes(hashlib.sha256(json.dumps(_find_first_question(row)).encode()).digest()[:7], "big") / 2**56
-
-
-def _find_first_question(row: ChatRow) -> Any:
     turns = row.get("messages") or row["prompt"]
-    if isinstance(turns, str):
-        return turns
-    return next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
+    plain = isinstance(turns, str)
+    question = turns if plain else next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
+    return int.from_bytes(hashlib.sha256(json.dumps(question).encode()).digest()[:7], "big") / 2**56
 
 
 def count_least_validation(rows: int) -> int:

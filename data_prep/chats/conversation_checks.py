@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
-from typing import Any
 
-from overtone.data_prep.chats.conversation_formats import ChatRow
+from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.finetune.errors import UserError
 
 PLACEHOLDER = re.compile(r"<(?:image|image_\d+|ImageHere)>|<\|(?:image|audio|video)(?:_pad|_\d+)?\|>")
@@ -36,7 +35,7 @@ def check_conversation(row: ChatRow) -> None:
         raise UserError("every answer has weight 0, so nothing would be learned")
 
 
-def _check_storable(value: Any) -> None:
+def _check_storable(value: object) -> None:
     """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
     if isinstance(value, str):
         if UNWRITABLE.search(value):

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from overtone.data_prep.chats.chat_messages import check_row_marks, read_message
+from pydantic import JsonValue
+
+from overtone.data_prep.chats.chat_messages import ChatRow, check_row_marks, read_message
 from overtone.data_prep.chats.chatgpt_export import read_shown_turns
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.strict_json import loads
 
-ChatRow = dict[str, Any]
 ROLES = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "model", "bot"), "assistant"),
@@ -80,7 +81,7 @@ def list_unread_keys(row: ChatRow, shape: str) -> list[str]:
     return [key for key, value in row.items() if key not in read and value not in (None, "")]
 
 
-def decode_json(value: Any, what: str) -> Any:
+def decode_json(value: JsonValue, what: str) -> JsonValue:
     """Decode a value that may be JSON in a string, as tables store nested values. Empty values become None."""
     if not isinstance(value, str) or not value.strip():
         return value if isinstance(value, int | float) else value or None
@@ -96,11 +97,12 @@ def format_keys(row: ChatRow) -> str:
     return ", ".join([*(f"{key:.40}" for key in list(row)[:SHOWN_KEYS]), *more]) or "none"
 
 
-def _parse_tools(value: Any) -> list[ChatRow]:
+def _parse_tools(value: JsonValue) -> list[ChatRow]:
     """Function schemas: a list of objects, or JSON in a string for all of them or for each."""
     found = decode_json(value, "tools") or []
-    tools = [decode_json(tool, f"tools[{number}]") for number, tool in enumerate(found)] if isinstance(found, list) else found
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    decoded = [decode_json(tool, f"tools[{number}]") for number, tool in enumerate(found)] if isinstance(found, list) else [found]
+    tools = [tool for tool in decoded if isinstance(tool, dict)]
+    if not isinstance(found, list) or len(tools) < len(decoded):
         raise UserError(f"tools must be a list of objects, found {value!r:.60}")
     return tools
 
@@ -164,11 +166,14 @@ def _convert_chatgpt(row: ChatRow) -> ChatRow:
     return {"messages": _parse_turns(turns, "the shown messages of mapping")}
 
 
-def _convert_history(value: Any) -> list[ChatRow]:
-    pairs = decode_json(value, "history") or []
-    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+def _convert_history(value: JsonValue) -> list[ChatRow]:
+    found = decode_json(value, "history") or []
+    pairs = [pair for pair in found if isinstance(pair, list) and len(pair) == 2] if isinstance(found, list) else []
+    if not isinstance(found, list) or len(pairs) < len(found):
         raise UserError(f"history must be a list of [question, answer], found {value!r:.60}")
-    turns = [{"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)]
+    turns: list[JsonValue] = [
+        {"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)
+    ]
     return _parse_turns(turns, "history") if turns else []
 
 
@@ -201,14 +206,14 @@ def _is_message_list(text: str) -> bool:
     return isinstance(found, list) and bool(found) and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in found)
 
 
-def _parse_turns(value: Any, what: str) -> list[ChatRow]:
+def _parse_turns(value: JsonValue, what: str) -> list[ChatRow]:
     turns = decode_json(value, what)
     if not isinstance(turns, list) or not turns:
         raise UserError(f"{what} must be a list of messages, found {value!r:.60}")
     return [_parse_turn(turn, f"{what}[{number}]") for number, turn in enumerate(turns)]
 
 
-def _parse_turn(turn: Any, what: str) -> ChatRow:
+def _parse_turn(turn: JsonValue, what: str) -> ChatRow:
     """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`, as `read_message` returns it."""
     if not isinstance(turn, dict):
         raise UserError(f"{what} must be an object, found {turn!r:.60}")
@@ -231,11 +236,12 @@ def _standardise_key(key: str, turn: ChatRow) -> str:
     return key if usual in turn else usual
 
 
-def _wrap_calls(value: Any, what: str) -> list[Any]:
+def _wrap_calls(value: JsonValue, what: str) -> list[JsonValue]:
     """Tool calls in the standard format, from the content of a message with ShareGPT's role `function_call`."""
     found = decode_json(value, what)
-    calls = found if isinstance(found, list) else [found]
-    if not all(isinstance(call, dict) for call in calls) or not calls:
+    given = found if isinstance(found, list) else [found]
+    calls = [call for call in given if isinstance(call, dict)]
+    if len(calls) < len(given) or not calls:
         raise UserError(f"{what} is a function_call without a call")
     return [call if "function" in call else {"type": "function", "function": call} for call in calls]
 

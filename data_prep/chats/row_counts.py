@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from overtone.data_prep.chats.chat_file_search import format_counts
-from overtone.data_prep.chats.conversation_formats import ChatRow
+from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.data_prep.manifest import REJECTS, VAL
 from overtone.finetune.errors import format_count
 from overtone.finetune.storage.strict_json import one_line
@@ -92,78 +92,112 @@ def _group_reason(reason: str) -> str:
     return SAME if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
-def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None, least: int = 0) -> dict[str, Any]:
-    """Contents of summary.json, without time or machine, so that the same files give the same bytes. `least`: validation rows that were
-    chosen because `val_share` gave fewer; 0 if it gave enough."""
-    return {
-        "made_by": MADE_BY,
-        "sources": dict(tally.by_source),
-        "passed_over": dict(sorted(skipped.items())),
-        "read": len(tally.kinds),
-        "train": tally.kinds.count(TRAINS),
-        "val": tally.kinds.count(VALIDATES),
-        "rejected": len(tally.rejects),
-        **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
-        **({"val_rows_at_least": least} if least else {}),
-        "shapes": dict(sorted(tally.shapes.items())),
-        "keys_left_out": dict(tally.unread_keys.most_common()),
-        **({"keys_of_messages_not_read": dict(tally.message_keys.most_common())} if tally.message_keys else {}),
-        "answers_without_leading_line_breaks": tally.tidied,
-        **({"joined_messages": tally.joined} if tally.joined else {}),
-        **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
-        **({"left_out_of_exported_chats": dict(tally.left_out.most_common())} if tally.left_out else {}),
-        **({"rows_with_invisible_characters": dict(tally.invisible.most_common())} if tally.invisible else {}),
-        **({"rows_decoded_wrongly": tally.misread} if tally.misread else {}),
-        "reasons": dict(tally.reasons.most_common()),
-        "first_rejected": {reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
-    }
+@dataclass(frozen=True)
+class ChatSummary:
+    """Contents of summary.json, in this order and without what is None. There is no time or machine in it, so that the same files give the
+    same bytes."""
+
+    made_by: str
+    sources: dict[str, int]
+    """Source → number of its rows."""
+    passed_over: dict[str, int]
+    """Kind of file that is not read → number of files."""
+    read: int
+    train: int
+    val: int
+    rejected: int
+    val_share: float | None
+    val_rows: int | None
+    val_rows_at_least: int | None
+    """Validation rows that were chosen because `val_share` gave fewer."""
+    shapes: dict[str, int]
+    keys_left_out: dict[str, int]
+    keys_of_messages_not_read: dict[str, int] | None
+    answers_without_leading_line_breaks: int
+    joined_messages: int | None
+    answers_with_weight_0: int | None
+    left_out_of_exported_chats: dict[str, int] | None
+    rows_with_invisible_characters: dict[str, int] | None
+    rows_decoded_wrongly: int | None
+    reasons: dict[str, int]
+    first_rejected: dict[str, dict[str, str]]
+
+    def as_json(self) -> dict[str, object]:
+        return {key: value for key, value in vars(self).items() if value is not None}
 
 
-def format_summary(summary: dict[str, Any]) -> str:
+def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None, least: int = 0) -> ChatSummary:
+    """Return the summary of all rows. `least`: validation rows that were chosen because `val_share` gave fewer; 0 if it gave enough."""
+    return ChatSummary(
+        made_by=MADE_BY,
+        sources=dict(tally.by_source),
+        passed_over=dict(sorted(skipped.items())),
+        read=len(tally.kinds),
+        train=tally.kinds.count(TRAINS),
+        val=tally.kinds.count(VALIDATES),
+        rejected=len(tally.rejects),
+        val_share=val_share if val_rows is None else None,
+        val_rows=val_rows,
+        val_rows_at_least=least or None,
+        shapes=dict(sorted(tally.shapes.items())),
+        keys_left_out=dict(tally.unread_keys.most_common()),
+        keys_of_messages_not_read=dict(tally.message_keys.most_common()) or None,
+        answers_without_leading_line_breaks=tally.tidied,
+        joined_messages=tally.joined or None,
+        answers_with_weight_0=tally.unlearned or None,
+        left_out_of_exported_chats=dict(tally.left_out.most_common()) or None,
+        rows_with_invisible_characters=dict(tally.invisible.most_common()) or None,
+        rows_decoded_wrongly=tally.misread or None,
+        reasons=dict(tally.reasons.most_common()),
+        first_rejected={reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
+    )
+
+
+def format_summary(summary: ChatSummary) -> str:
     """The summary for the terminal."""
     found = [
-        f"{format_count(summary['read'], 'row')} read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
-        f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
+        f"{format_count(summary.read, 'row')} read ({format_counts(summary.shapes)}): {summary.train:,} to train on, "
+        f"{summary.val:,} to validate on, {summary.rejected:,} rejected",
         *_format_sources(summary),
-        *_format_reasons(summary["reasons"], summary["first_rejected"]),
+        *_format_reasons(summary.reasons, summary.first_rejected),
     ]
-    if summary["keys_left_out"]:
-        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_left_out"].items()])
+    if summary.keys_left_out:
+        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary.keys_left_out.items()])
         found.append(f"  unused keys, dropped: {keys}")
-    if summary.get("left_out_of_exported_chats"):
-        found.append(f"  left out of exported chats: {format_counts(summary['left_out_of_exported_chats'])}")
-    if summary.get("keys_of_messages_not_read"):
-        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_of_messages_not_read"].items()])
+    if summary.left_out_of_exported_chats:
+        found.append(f"  left out of exported chats: {format_counts(summary.left_out_of_exported_chats)}")
+    if summary.keys_of_messages_not_read:
+        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary.keys_of_messages_not_read.items()])
         found.append(f"  keys of messages that only a chat template which names them reads: {keys}")
-    if summary["answers_without_leading_line_breaks"]:
-        found.append(f"  leading line breaks removed from answers in {format_count(summary['answers_without_leading_line_breaks'], 'row')}")
-    if pairs := summary["shapes"].get("preference"):
+    if summary.answers_without_leading_line_breaks:
+        found.append(f"  leading line breaks removed from answers in {format_count(summary.answers_without_leading_line_breaks, 'row')}")
+    if pairs := summary.shapes.get("preference"):
         found.append(f"  {format_count(pairs, 'preference pair')}: the chosen answer is trained on, the rejected one is not used")
-    if summary.get("joined_messages"):
-        found.append(f"  {format_count(summary['joined_messages'], 'message')} joined to the one before (--join-turns)")
-    if invisible := summary.get("rows_with_invisible_characters"):
+    if summary.joined_messages:
+        found.append(f"  {format_count(summary.joined_messages, 'message')} joined to the one before (--join-turns)")
+    if invisible := summary.rows_with_invisible_characters:
         found.append(f"  rows with invisible characters, which stay as they are: {format_counts(invisible)}")
-    if misread := summary.get("rows_decoded_wrongly"):
+    if misread := summary.rows_decoded_wrongly:
         found.append(f"  rows that look decoded wrongly (such as Ã© for é, or U+FFFD), which stay as they are: {misread}")
-    if summary.get("answers_with_weight_0"):
-        found.append(f"  {format_count(summary['answers_with_weight_0'], 'answer')} with weight 0: read, but not learned")
-    if least := summary.get("val_rows_at_least"):
+    if summary.answers_with_weight_0:
+        found.append(f"  {format_count(summary.answers_with_weight_0, 'answer')} with weight 0: read, but not learned")
+    if least := summary.val_rows_at_least:
         found.append(
-            f"  {summary['val_share']:.0%} of so few rows are fewer than {least}, so up to {least} validate; --val-rows sets another number"
+            f"  {summary.val_share:.0%} of so few rows are fewer than {least}, so up to {least} validate; --val-rows sets another number"
         )
     return "\n".join([*found, *_explain_no_validation(summary)])
 
 
-def explain_no_rows(summary: dict[str, Any]) -> str:
+def explain_no_rows(summary: ChatSummary) -> str:
     """Return the reason why no row is left to train on."""
-    first = summary["first_rejected"]
-    return _join_shown([f"{count:,} {_quote_reason(reason, first[reason])}" for reason, count in summary["reasons"].items()]) or (
+    first = summary.first_rejected
+    return _join_shown([f"{count:,} {_quote_reason(reason, first[reason])}" for reason, count in summary.reasons.items()]) or (
         "the sources have no rows"
     )
 
 
-def _format_sources(summary: dict[str, Any]) -> list[str]:
-    rows, skipped = summary["sources"], summary["passed_over"]
+def _format_sources(summary: ChatSummary) -> list[str]:
+    rows, skipped = summary.sources, summary.passed_over
     found = [f"  from {_join_shown([f'{name} ({count:,})' for name, count in rows.items()])}"] if len(rows) > 1 else []
     if empty := [name for name, count in rows.items() if not count]:
         found.append(f"  sources without rows: {_join_shown(empty)}")
@@ -184,15 +218,16 @@ def _quote_reason(group: str, first: dict[str, str]) -> str:
     return group if group == SAME else f"{first['reason']} ({first['source']})"
 
 
-def _explain_no_validation(summary: dict[str, Any]) -> list[str]:
-    if summary["val"]:
+def _explain_no_validation(summary: ChatSummary) -> list[str]:
+    if summary.val:
         return []
-    if wanted := summary.get("val_rows") or summary.get("val_rows_at_least"):
+    if wanted := summary.val_rows or summary.val_rows_at_least:
         every = f"every group of rows with the same first question has more than {wanted:,} rows"
         return [f"  {every}, so there is no {VAL}; give a larger --val-rows"]
-    if wanted := summary.get("val_share"):
+    if summary.val_share:
         return [
-            f"  no row was selected for the {wanted:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or --val-rows"
+            f"  no row was selected for the {summary.val_share:.0%} to validate on, so there is no {VAL}; give a larger --val-share, or "
+            "--val-rows"
         ]
     return []
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.storage import input_files
@@ -92,7 +92,7 @@ class Conversation(NamedTuple):
     """A part of a chat without long pauses."""
 
     line: int
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, str]]
     """Messages {role, content}."""
 
 
@@ -140,7 +140,7 @@ def _trim(turns: list[list[ChatMessage]], person: str) -> list[list[ChatMessage]
     return turns[begin:end]
 
 
-def _make_turn(turn: Sequence[ChatMessage], person: str, is_group: bool) -> dict[str, Any]:
+def _make_turn(turn: Sequence[ChatMessage], person: str, is_group: bool) -> dict[str, str]:
     """Return consecutive messages as one; in a group, each message of the others begins with its author's name."""
     if turn[0].author == person or not is_group:
         role = "assistant" if turn[0].author == person else "user"

@@ -23,7 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.data_prep import manifest
 from overtone.data_prep.audio.stream_reader import AudioError
@@ -204,7 +205,7 @@ def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iter
             yield path, row.model_copy(update={"audio_codes": None})
     for reject in _read_rejects(folder):
         if _is_own_reject(reject, manifests):
-            yield folder / reject["manifest"], ManifestRow.model_validate(reject["row"])
+            yield folder / str(reject["manifest"]), ManifestRow.model_validate(reject["row"])
 
 
 def _clean_texts(rows: list[tuple[Path, ManifestRow]]) -> list[tuple[Path, ManifestRow]]:
@@ -220,11 +221,11 @@ def _clean_texts(rows: list[tuple[Path, ManifestRow]]) -> list[tuple[Path, Manif
     return cleaned
 
 
-def _read_rejects(folder: Path) -> list[dict[str, Any]]:
+def _read_rejects(folder: Path) -> list[dict[str, JsonValue]]:
     return [reject for _, reject in manifest.read_lines(folder / REJECTS)] if (folder / REJECTS).is_file() else []
 
 
-def _is_own_reject(reject: dict[str, Any], manifests: list[Path]) -> bool:
+def _is_own_reject(reject: dict[str, JsonValue], manifests: list[Path]) -> bool:
     """Return whether an earlier run of this verb rejected the row from one of these files."""
     return reject.get("stage") == "codes" and reject.get("manifest") in {path.name for path in manifests}
 

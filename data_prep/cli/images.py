@@ -17,10 +17,9 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from overtone.data_prep.images import image_dataset_writer, image_report
-from overtone.data_prep.images.image_dataset_writer import MADE_BY, REPORT
+from overtone.data_prep.images.image_dataset_writer import MADE_BY, REPORT, ImageSummary
 from overtone.data_prep.images.image_examination import ExaminedImage, examine_images
 from overtone.data_prep.images.image_selection import select_images
 from overtone.data_prep.images.image_sources import find_images
@@ -109,18 +108,17 @@ def _report_progress(examined: Iterator[ExaminedImage]) -> Iterator[ExaminedImag
         yield image
 
 
-def format_summary(summary: dict[str, Any], out: Path) -> str:
+def format_summary(summary: ImageSummary, out: Path) -> str:
     """Return the summary for the terminal: what was found, what was rejected and why, and the next command."""
     lines = [
-        f"{out}: {summary['train']:,} training and {summary['val']:,} validation images of {summary['found']:,}; "
-        f"{len(summary['labels']):,} labels"
+        f"{out}: {summary.train:,} training and {summary.val:,} validation images of {summary.found:,}; {len(summary.labels):,} labels"
     ]
-    lines += [f"  rejected  {reason}: {count:,}" for reason, count in summary["rejected"].items()]
-    lines += [f"  changed   {change}: {count:,} (the files are as they were)" for change, count in summary["changes"].items()]
-    for group in summary["same_image_under_several_labels"][:5]:
+    lines += [f"  rejected  {reason}: {count:,}" for reason, count in summary.rejected.items()]
+    lines += [f"  changed   {change}: {count:,} (the files are as they were)" for change, count in summary.changes.items()]
+    for group in summary.same_image_under_several_labels[:5]:
         lines.append("  conflict  " + "; ".join(f"{image['source']} ({image['label']})" for image in group))
-    if without := summary["labels_without_validation"]:
+    if without := summary.labels_without_validation:
         lines.append(f"  warning   no validation image for {len(without):,} labels with one image: {', '.join(without[:5])}")
-    validation = ["--data.val", out / VAL] if summary["val"] else []
+    validation = ["--data.val", out / VAL] if summary.val else []
     command = overtone_command("train", "--recipe", "image_classification", "--data.train", out / TRAIN, *validation)
     return "\n".join([*lines, f"  report    {out / REPORT}", f"next: {command}"])

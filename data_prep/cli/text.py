@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from overtone.data_prep.chats import (
     chat_file_readers,
@@ -32,10 +31,11 @@ from overtone.data_prep.chats import (
 )
 from overtone.data_prep.chats.chat_file_readers import ReaderOptions
 from overtone.data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
+from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
-from overtone.data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
-from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
+from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
+from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.data_prep.recordings.garbled_text import find_utf8_reading
@@ -141,12 +141,12 @@ def _run(argv: list[str]) -> int:
     given = vars(parse_arguments(parser(), argv))
     options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
     summary = prepare_chats(options)
-    data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary["val"] else [])]
+    data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary.val else [])]
     print_line(f"next: {overtone_command('train', '--recipe', 'llm_sft', '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
     return 0
 
 
-def prepare_chats(options: ChatsOptions) -> dict[str, Any]:
+def prepare_chats(options: ChatsOptions) -> ChatSummary:
     """Write the dataset, and print what is in it; returns the summary. Raises `UserError` if no row is left to train on."""
     _check_options(options)
     places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
@@ -206,7 +206,7 @@ def _is_own_output(out: Path) -> bool:
         return False
 
 
-def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dict[str, Any]:
+def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> ChatSummary:
     """Write the dataset to a temporary folder, then rename it to `out`. Returns the summary.
 
     Raises `UserError` if no row is left to train on.
@@ -220,7 +220,7 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dic
             _write_files(temporary, gathered.sources, replace(wanted, val_rows=least), tally)
         summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows, least)
         _check_trainable(summary)
-        files.write_json(temporary / SUMMARY, summary)
+        files.write_json(temporary / SUMMARY, summary.as_json())
         if target.exists():
             files.discard(target)
         files.commit_folder(temporary, target)
@@ -255,12 +255,12 @@ def _write_files(folder: Path, sources: list[ChatSource], wanted: TextOptions, t
     files.write_jsonl(folder / REJECTS, tally.rejects)
 
 
-def _check_trainable(summary: dict[str, Any]) -> None:
-    if summary["train"]:
+def _check_trainable(summary: ChatSummary) -> None:
+    if summary.train:
         return
-    if summary["val"]:
-        raise UserError(f"no training rows left: all {summary['val']} rows went to validation; use a smaller --val-share or --val-rows")
-    raise UserError(f"no training rows among {summary['read']} rows: {row_counts.explain_no_rows(summary)}")
+    if summary.val:
+        raise UserError(f"no training rows left: all {summary.val} rows went to validation; use a smaller --val-share or --val-rows")
+    raise UserError(f"no training rows among {summary.read} rows: {row_counts.explain_no_rows(summary)}")
 
 
 def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> ValidationFilter:

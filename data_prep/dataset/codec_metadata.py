@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from overtone.data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
@@ -27,11 +28,11 @@ class CodesSummary:
     """The recipe that trains on the codes."""
     codec_digest: str | None
     """None if `overtone codes` never ran: the codes are assumed to be those of the default codec."""
-    entries: dict[str, Any]
+    entries: dict[str, JsonValue]
     """Entries of the file about the codec."""
 
 
-def describe_codec(codec: Codec, digest: str) -> dict[str, Any]:
+def describe_codec(codec: Codec, digest: str) -> dict[str, object]:
     """The entries of a codec."""
     return {"codec_digest": digest, "code_format": asdict(read_code_format(codec)), "recipe": codec.recipe}
 
@@ -56,13 +57,14 @@ def read_codes_summary(folder: Path) -> CodesSummary:
     return CodesSummary(_parse_format(path, stored.get("code_format")), recipe, digest, entries)
 
 
-def _parse_format(path: Path, stored: Any) -> CodeFormat:
+def _parse_format(path: Path, stored: JsonValue) -> CodeFormat:
     keys = {field.name for field in fields(CodeFormat)}
-    if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
+    numbers = {key: value for key, value in stored.items() if type(value) is int and value > 0} if isinstance(stored, dict) else {}
+    if not isinstance(stored, dict) or set(stored) != keys or len(numbers) < len(stored):
         raise _make_error(path, "code_format", stored)
-    return CodeFormat(**stored)
+    return CodeFormat(**numbers)
 
 
-def _make_error(path: Path, key: str, stored: Any) -> UserError:
+def _make_error(path: Path, key: str, stored: JsonValue) -> UserError:
     command = overtone_command("codes", path.parent.parent, "--model", "MODEL")
     return UserError(f"{path}: {key} {stored!r} is not what this version writes; run: {command}")

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
@@ -102,7 +101,7 @@ def write_audiofolder(items: list[ExportItem], folder: Path) -> ExportResult:
     return ExportResult(items, [], lambda to: f'datasets.load_dataset("audiofolder", data_dir="{to}")')
 
 
-def _write_audiofolder_clips(items: list[ExportItem], columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+def _write_audiofolder_clips(items: list[ExportItem], columns: list[str], folder: Path) -> Iterator[dict[str, object]]:
     for item in items:
         suffix = item.clip.suffix.lower()
         if suffix in AUDIO_FOLDER_READS:
@@ -154,13 +153,13 @@ def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
     return ExportResult(items, [], lambda to: f"next: {overtone_command('codes', to, '--model', DEFAULT_MODEL, *speaker)}")
 
 
-def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:
+def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, object]:
     row = item.row.model_dump(mode="json", exclude_none=True) | {"audio": places[item.clip], "split": "val" if item.validates else "train"}
     reference = {"ref_audio": places[item.reference]} if item.reference else {}
     return row | reference | ({} if item.codes is None else {"audio_codes": item.codes.tolist()})
 
 
-def _make_official_row(item: ExportItem) -> dict[str, Any]:
+def _make_official_row(item: ExportItem) -> dict[str, object]:
     row = {"audio": f"wavs/{item.name}.wav", "text": item.row.text, "ref_audio": REFERENCE}
     known = {} if item.row.language in ("", AUTO) else {"language": item.row.language}
     return row | known | ({} if item.codes is None else {"audio_codes": item.codes.tolist()})

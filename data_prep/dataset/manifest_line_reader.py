@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from overtone.data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
 from overtone.data_prep.recordings.ljspeech_metadata import NAMES
@@ -84,7 +83,7 @@ def _parse_line(manifest: Path, number: int, line: bytes) -> ManifestLine:
     return _parse_row(manifest, number, value)
 
 
-def _parse_row(manifest: Path, number: int, value: dict[str, Any]) -> ManifestLine:
+def _parse_row(manifest: Path, number: int, value: dict[str, JsonValue]) -> ManifestLine:
     try:
         row = ManifestRow.model_validate(value)
     except ValidationError as error:

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
@@ -77,14 +77,15 @@ def check_size(width: int, height: int) -> None:
         raise UserError(f"has {width} × {height} pixels, and needs {FEWEST} on each side")
 
 
-def convert_to_rgb(image: Any) -> tuple[Any, list[str]]:
+def convert_to_rgb(image: Image) -> tuple[Image, list[str]]:
     """A Pillow image of any mode in RGB, and what was changed. Transparent pixels become white."""
+    import numpy as np
     from PIL import Image
 
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy(), []
     if image.mode.startswith("I;16"):  # Pillow's own conversion would clip everything above 255
-        return Image.fromarray(_scale_16_bits(image)).convert("RGB"), ["16 bits to 8"]
+        return Image.fromarray((np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8)).convert("RGB"), ["16 bits to 8"]
     if image.mode in ("I", "F"):
         raise UserError(f"has pixels of 32 bits (mode {image.mode}), whose range is unknown; save it with 8 bits")
     if image.has_transparency_data:
@@ -93,9 +94,3 @@ def convert_to_rgb(image: Any) -> tuple[Any, list[str]]:
         return Image.alpha_composite(ground, layer).convert("RGB"), ["transparency over white"]
     names = {"L": "grayscale to RGB", "1": "grayscale to RGB", "P": "palette to RGB", "CMYK": "CMYK to RGB"}
     return image.convert("RGB"), [names.get(image.mode, f"{image.mode} to RGB")]
-
-
-def _scale_16_bits(image: Any) -> Any:
-    import numpy as np
-
-    return (np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8)

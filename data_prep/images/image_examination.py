@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from overtone.data_prep.images.image_decoding import DecodedImage, decode_image
 from overtone.data_prep.images.image_sources import FoundImage
@@ -48,6 +48,21 @@ class ExaminedImage:
     """Gray copy of `perceptual_hash.make_gray_copy`."""
     changes: tuple[str, ...] = ()
     problem: str = ""
+
+
+class ImageFacts(TypedDict):
+    """Content of a stage file: what was found in an image, or its problem."""
+
+    version: int
+    problem: str
+    ending: NotRequired[str]
+    width: NotRequired[int]
+    height: NotRequired[int]
+    hash: NotRequired[str]
+    """In hexadecimal."""
+    copy: NotRequired[str]
+    """Gray copy in base64."""
+    changes: NotRequired[list[str]]
 
 
 def examine_images(found: Iterable[FoundImage], out: Path) -> Iterator[ExaminedImage]:
@@ -102,16 +117,16 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"cannot be read ({one_line(error.strerror or error)})") from None
 
 
-def measure_image(content: bytes) -> dict[str, Any]:
-    """Return the content of a stage file: size, hash and changes of an image, or its problem."""
-    facts: dict[str, Any] = {"version": VERSION, "problem": ""}
+def measure_image(content: bytes) -> ImageFacts:
+    """Decode an image, and return what was found."""
     try:
         decoded: DecodedImage = decode_image(content)
     except UserError as error:
-        return {**facts, "problem": str(error)}
+        return {"version": VERSION, "problem": str(error)}
     image = decoded.image
     return {
-        **facts,
+        "version": VERSION,
+        "problem": "",
         "ending": ENDINGS.get(decoded.format, ".jpg"),
         "width": image.width,
         "height": image.height,
@@ -121,10 +136,10 @@ def measure_image(content: bytes) -> dict[str, Any]:
     }
 
 
-def _read_stage(path: Path) -> dict[str, Any] | None:
+def _read_stage(path: Path) -> ImageFacts | None:
     """Return the result of an earlier run; None without a file of this version."""
     try:
-        found = strict_json.loads_object(input_files.read_bytes(path))
-    except (OSError, UserError):
+        found: ImageFacts = strict_json.loads(input_files.read_bytes(path))
+    except (OSError, ValueError):
         return None
-    return found if found.get("version") == VERSION else None
+    return found if isinstance(found, dict) and found.get("version") == VERSION else None

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from overtone.data_prep.images.image_dataset_writer import ImageSummary
 from overtone.data_prep.images.image_decoding import decode_image
 from overtone.data_prep.images.image_examination import ExaminedImage
 from overtone.data_prep.images.image_selection import LabelledDataset
@@ -45,7 +46,7 @@ class LabelView(NamedTuple):
     images: list[Thumbnail]
 
 
-def render_report(dataset: LabelledDataset, summary: dict[str, Any], out: Path) -> str:
+def render_report(dataset: LabelledDataset, summary: ImageSummary, out: Path) -> str:
     """The report as HTML."""
     kept = [*dataset.train, *dataset.val]
     charts = [
@@ -58,19 +59,19 @@ def render_report(dataset: LabelledDataset, summary: dict[str, Any], out: Path) 
         .render(
             name=out.resolve().name,
             summary=summary,
-            rejected=sum(summary["rejected"].values()),
+            rejected=sum(summary.rejected.values()),
             labels=list_labels(dataset, summary, out),
             histograms=[chart for chart in charts if chart is not None],
             conflicts=[[make_thumbnail(image, out) for image in group] for group in dataset.conflicts[:MOST_CONFLICTS]],
             rejects=dataset.rejected[:MOST_REJECTED],
-            settings=sorted(summary["settings"].items()),
+            settings=sorted(summary.settings.items()),
             most_labels=MOST_LABELS,
             style=read_style() + (FOLDER / "image_report.css").read_text(encoding="utf-8"),
         )
     )
 
 
-def list_labels(dataset: LabelledDataset, summary: dict[str, Any], out: Path) -> list[LabelView]:
+def list_labels(dataset: LabelledDataset, summary: ImageSummary, out: Path) -> list[LabelView]:
     """The labels, the most frequent first, with some of their images."""
     by_label: dict[str, list[ExaminedImage]] = defaultdict(list)
     for image in (*dataset.train, *dataset.val):
@@ -80,7 +81,7 @@ def list_labels(dataset: LabelledDataset, summary: dict[str, Any], out: Path) ->
     return [
         LabelView(
             label,
-            **summary["labels"][label],
+            **summary.labels[label],
             share=len(by_label[label]) / most,
             images=[make_thumbnail(image, out) for image in choose_images(by_label[label])] if number < MOST_LABELS else [],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone.data_prep.chats.arrow_tables import list_data_files, read_streams
 from overtone.data_prep.dataset_split_selection import choose_splits
@@ -19,6 +19,7 @@ from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     import pyarrow
+    from pydantic import JsonValue
 
 OPTION = "SOURCE"
 SPLITS = {
@@ -131,11 +132,11 @@ def _locate_image(place: str, folder: Path, name: str, label: str | None, split:
     return FoundImage(place, path, label, split, changes=("found in another form of the name",) if is_renamed(folder, name, path) else ())
 
 
-def _pick(row: dict[str, Any], keys: Sequence[str]) -> Any:
+def _pick(row: dict[str, JsonValue], keys: Sequence[str]) -> JsonValue:
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
-def _name_label(value: Any, names: Sequence[str]) -> str | None:
+def _name_label(value: object, names: Sequence[str]) -> str | None:
     """The label as text; None if there is none. `names`: of a ClassLabel column."""
     if isinstance(value, bool) or value is None:
         return None
@@ -191,7 +192,7 @@ def _choose_column(names: Sequence[str], wanted: Sequence[str], source: str) -> 
     return found[0]
 
 
-def _read_cell(place: str, value: Any, label: str | None, split: str, folder: Path) -> FoundImage:
+def _read_cell(place: str, value: object, label: str | None, split: str, folder: Path) -> FoundImage:
     """Read the image of a row: an image column holds the bytes of a file, or its path."""
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         return FoundImage(place, value["bytes"], label, split)

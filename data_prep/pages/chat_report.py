@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from overtone.data_prep import manifest
-from overtone.data_prep.chats.chat_messages import is_plain_text, read_messages
+from overtone.data_prep.chats.chat_messages import ChatRow, is_plain_text, read_messages
 from overtone.data_prep.chats.row_counts import MADE_BY
 from overtone.data_prep.language_identification import identify_language
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
@@ -124,7 +123,7 @@ def is_chat_dataset(folder: Path) -> bool:
     """Return whether a folder was written by `overtone text`, or has rows of chats."""
     if (folder / SUMMARY).is_file():
         return bool(strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY)
-    row: dict[str, Any] = next(manifest.read_lines(folder / TRAIN), (0, {}))[1] if (folder / TRAIN).is_file() else {}
+    row = next(manifest.read_lines(folder / TRAIN), (0, {}))[1] if (folder / TRAIN).is_file() else {}
     return bool(row.keys() & {"messages", "completion"})
 
 
@@ -147,7 +146,7 @@ def _read_rows(path: Path) -> Iterator[ReportRow]:
             raise UserError(f"{path}:{number}: {error}") from None
 
 
-def _read_turns(row: dict[str, Any]) -> Iterator[Turn]:
+def _read_turns(row: ChatRow) -> Iterator[Turn]:
     if is_plain_text(row):
         yield Turn("prompt", row["prompt"], learned=False)
         yield Turn("completion", row["completion"], learned=True)

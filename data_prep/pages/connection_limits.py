@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 import h11
 from uvicorn.config import Config
@@ -134,7 +133,7 @@ class LimitedHttpProtocol(H11Protocol):
         opened: OpenConnections,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
+        app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self}, _loop)

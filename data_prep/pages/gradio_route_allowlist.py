@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic import BaseModel, JsonValue, StringConstraints, ValidationError
 from starlette.responses import FileResponse, Response
 
 from overtone.data_prep.pages.request_validation import LARGEST_JSON, RequestError, Route
@@ -38,6 +38,7 @@ NEVER_EMPTY = ("slider", "checkbox")
 """Components that always have a value."""
 
 Id = Annotated[str, StringConstraints(pattern=f"^{ID}$")]
+Body = TypeVar("Body", bound=BaseModel)
 Upload = Callable[[str], Path | None]
 """Maps a path sent by a client to the file, or None if the client may not use it."""
 
@@ -50,7 +51,7 @@ def refuse_uploads(_: str) -> Path | None:
 def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tuple[Route, ...]:
     """Routes that a page needs in a browser, without its upload routes."""
 
-    def make_post_route(name: str, check: Callable[[Any], Any]) -> Route:
+    def make_post_route(name: str, check: Callable[[JsonValue], object]) -> Route:
         return Route("POST", f"/gradio_api/{name}", largest=LARGEST_JSON, check=check)
 
     return (
@@ -61,15 +62,15 @@ def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tu
         Route("GET", f"/gradio_api/heartbeat/{ID}"),
         Route("GET", "/gradio_api/queue/data", query={"session_hash": lambda session: session in page._queue.pending_messages_per_session}),
         make_post_route("queue/join", partial(rebuild_call, page, upload)),
-        make_post_route("cancel", partial(_check_body, CancelCall)),
-        make_post_route("reset", partial(_check_body, ResetCall)),
+        make_post_route("cancel", lambda body: _check_body(CancelCall, body).model_dump()),
+        make_post_route("reset", lambda body: _check_body(ResetCall, body).model_dump()),
     )
 
 
 class JoinCall(BaseModel):
     """Body of queue/join: call a function of the page with the values of its components."""
 
-    data: list[Any]
+    data: list[JsonValue]
     fn_index: int
     session_hash: Id
     trigger_id: int | None = None
@@ -89,27 +90,27 @@ class ResetCall(BaseModel):
     event_id: Id
 
 
-def rebuild_call(page: gradio.Blocks, upload: Upload, body: Any) -> dict[str, Any]:
+def rebuild_call(page: gradio.Blocks, upload: Upload, body: JsonValue) -> dict[str, object]:
     """The validated call to pass to gradio. Raises `ValueError` for a call that the page cannot send."""
     call = _check_body(JoinCall, body)
-    function = page.fns.get(call["fn_index"])
+    function = page.fns.get(call.fn_index)
     if function is None:
-        raise ValueError(f"fn_index {call['fn_index']}: the page has no such function; reload the page")
-    if len(call["data"]) != len(function.inputs):
-        raise ValueError(f"data: {len(function.inputs)} values expected, got {len(call['data'])}; reload the page")
-    trigger = call["trigger_id"] if call["trigger_id"] in page.blocks else None
-    values = [_check_value(upload, part, value) for part, value in zip(function.inputs, call["data"], strict=True)]
-    return call | {"data": values, "trigger_id": trigger}
+        raise ValueError(f"fn_index {call.fn_index}: the page has no such function; reload the page")
+    if len(call.data) != len(function.inputs):
+        raise ValueError(f"data: {len(function.inputs)} values expected, got {len(call.data)}; reload the page")
+    trigger = call.trigger_id if call.trigger_id in page.blocks else None
+    values = [_check_value(upload, part, value) for part, value in zip(function.inputs, call.data, strict=True)]
+    return call.model_dump() | {"data": values, "trigger_id": trigger}
 
 
-def _check_body(kind: type[BaseModel], body: Any) -> dict[str, Any]:
+def _check_body(kind: type[Body], body: JsonValue) -> Body:
     try:
-        return kind.model_validate(body).model_dump()
+        return kind.model_validate(body)
     except ValidationError as error:
         raise ValueError("; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())) from error
 
 
-def _check_value(upload: Upload, part: Any, value: Any) -> Any:
+def _check_value(upload: Upload, part: Any, value: JsonValue) -> JsonValue:
     """Validate the value of a component: a plain value of its type, or an uploaded file.
 
     gradio would copy or download any other file and serve it. Session state stays on the server and is never sent.

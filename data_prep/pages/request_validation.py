@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 from urllib.parse import parse_qsl, urlencode
 
+from pydantic import JsonValue
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -59,7 +60,7 @@ class Route:
     """Allowed query parameters with their validators."""
     largest: int = 0
     """Maximum bytes of the body."""
-    check: Callable[[Any], Any] | None = None
+    check: Callable[[JsonValue], object] | None = None
     """For a JSON body: returns the value to pass on; the text of a `ValueError` becomes the response. None: not JSON."""
 
     def matches(self, method: str, path: str) -> bool:
@@ -133,7 +134,14 @@ def add_request_guard(
     return guarded
 
 
-def read_sender(scope: Scope, proxies: TrustedProxies) -> dict[str, Any]:
+class Sender(TypedDict):
+    """The entries of an ASGI scope that say who sent a request."""
+
+    client: tuple[str, int]
+    scheme: str
+
+
+def read_sender(scope: Scope, proxies: TrustedProxies) -> Sender:
     """`client` and `scheme` of the request's ASGI scope, for a trusted proxy those of its client. Raises `RequestError` for headers of a
     trusted proxy that cannot be read."""
     peer, port = scope.get("client") or ("", 0)
@@ -213,7 +221,7 @@ def find_route(routes: Sequence[Route], method: str, path: str) -> Route:
     raise RequestError(404, f"there is no {method} {path[:200]} here", "unknown_url")
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes) -> JsonValue:
     """Parse a JSON body. Raises `ValueError` with the reason if it is invalid."""
     try:
         return strict_json.loads(body)

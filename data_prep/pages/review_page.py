@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from overtone.data_prep.clips import review_decisions
 from overtone.data_prep.clips.review_decisions import Action, Decision
@@ -59,16 +59,16 @@ class ReviewSession:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset, self.decisions, self.queue = dataset, review_decisions.read_decisions(dataset.folder), build_queue(dataset)
 
-    def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[Any]:
+    def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[list[str] | str | None]:
         """Filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
         ids = select_clips(self.queue, self.decisions, view or ALL, order or WORST, search or "")
         return [ids, *self.show_clip(ids, ids[0] if ids else "")]
 
-    def move(self, steps: int, ids: list[str], id: str) -> list[Any]:
+    def move(self, steps: int, ids: list[str], id: str) -> list[str | None]:
         """Move `steps` forwards or back."""
         return self.show_clip(ids, move_selection(ids, id, steps))
 
-    def save_decision(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[Any]:
+    def save_decision(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[str | None]:
         """Save a decision and show the next clip. `id` and `text` come from the same browser event, so two clips cannot be mixed up."""
         from gradio import Error  # shown as a message on the page
 
@@ -82,7 +82,7 @@ class ReviewSession:
             self.decisions[id] = decision
         return self.show_clip(ids, id if action == "undo" else move_selection(ids, id, 1))
 
-    def show_clip(self, ids: list[str], id: str) -> list[Any]:
+    def show_clip(self, ids: list[str], id: str) -> list[str | None]:
         """Component values: id, audio, text, note, facts, position in the list."""
         if id not in self.queue.clips:
             return ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]

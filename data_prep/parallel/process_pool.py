@@ -28,6 +28,7 @@ from overtone.finetune.worker_start import start_worker
 
 T = TypeVar("T")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Make = Callable[[int], AbstractContextManager[Callable[[T], R]]]
 """Called once in each worker with the worker's number; yields the function that processes one item. Must be picklable."""
 
@@ -49,13 +50,21 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class ItemResult(Generic[R]):
-    """Message from a worker; exactly one field is set. `unwrap_result` converts it for the caller."""
+class ItemResult(Generic[R_co]):
+    """Message from a worker: the result of its current item."""
 
-    value: R | None = None
-    failure: str = ""
-    wrong_request: str = ""
-    """Message of a `UserError`: the error would occur for every item."""
+    value: R_co
+
+
+@dataclass(frozen=True)
+class WrongRequest:
+    """Message from a worker that a `UserError` was raised, which would be raised for every item."""
+
+    message: str
+
+
+Outcome = ItemResult[R_co] | Failure | WrongRequest
+"""How the work on an item ended. `unwrap_result` converts it for the caller."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +74,23 @@ class ItemProgress:
     value: Any
 
 
-def ignore_progress(_index: int, _value: Any) -> None:
+def ignore_progress(_index: int, _value: object) -> None:
     """Do nothing: the `OnProgress` of a caller that shows no progress."""
 
 
-_send_to_parent: Callable[[Any], None] | None = None
+_send_to_parent: Callable[[object], None] | None = None
 """Function that reports the progress of the current item to the parent; None: no item is processed, or nobody receives it (a Ray
 worker)."""
 
 
-def send_progress(value: Any) -> None:
+def send_progress(value: object) -> None:
     """Report the progress of the current item: for code that runs inside the function of `Make`. `value` must be picklable."""
     if _send_to_parent is not None:
         _send_to_parent(value)
 
 
 @contextlib.contextmanager
-def _progress_goes_to(send: Callable[[Any], None]) -> Iterator[None]:
+def _progress_goes_to(send: Callable[[object], None]) -> Iterator[None]:
     global _send_to_parent
     before, _send_to_parent = _send_to_parent, send
     try:
@@ -140,10 +149,10 @@ def run_items(
     return _run_in_process(items, make, stop, on_progress) if workers == 0 else _run_in_workers(items, make, workers, stop, on_progress)
 
 
-class _Waiting:
+class _Waiting(Generic[T]):
     """Indices of the items that wait, in order, with new ones first."""
 
-    def __init__(self, items: Sequence[Any]) -> None:
+    def __init__(self, items: Sequence[T]) -> None:
         self.failures: list[str] = []
         """Failures so far, by `generalize_failure`."""
         self.has_result = False
@@ -192,16 +201,16 @@ def _run_in_workers(
 
 def _run_waiting(
     items: Sequence[T],
-    waiting: _Waiting,
+    waiting: _Waiting[T],
     suspects: deque[int],
     make: Make[T, R],
     workers: int,
     stop: StopSignal,
     on_progress: OnProgress,
-) -> Iterator[tuple[int, R]]:
+) -> Iterator[tuple[int, R | Failure]]:
     """Yield the results of all waiting items but those that fail, which become suspects."""
     with contextlib.ExitStack() as stack:
-        started, free, busy = 0, list[_WorkerProcess](), list[_WorkerProcess]()
+        started, free, busy = 0, list[_WorkerProcess[T, R]](), list[_WorkerProcess[T, R]]()
         while True:
             while (free or started < workers) and not (stop.requested or waiting.looks_systematic()):
                 if (index := waiting.take()) is None:
@@ -217,8 +226,8 @@ def _run_waiting(
                     on_progress(worker.index, result.value)
                     continue
                 busy.remove(worker)
-                if result.failure:
-                    waiting.failures.append(generalize_failure(result.failure))
+                if isinstance(result, Failure):
+                    waiting.failures.append(generalize_failure(result.why))
                     suspects.append(worker.index)
                     worker.restart()
                 else:
@@ -227,23 +236,23 @@ def _run_waiting(
                 free.append(worker)
 
 
-def _wait_for_workers(busy: list[_WorkerProcess]) -> list[_WorkerProcess]:
+def _wait_for_workers(busy: list[_WorkerProcess[T, R]]) -> list[_WorkerProcess[T, R]]:
     """Workers that answered or died; waits for the first."""
     ready = connection.wait([worker.line for worker in busy])
     return [worker for worker in busy if worker.line in ready]
 
 
-def unwrap_result(result: ItemResult[Any]) -> Any:
+def unwrap_result(result: Outcome[R]) -> R | Failure:
     """The value or a `Failure`. Raises `UserError` if the worker raised one."""
-    if result.wrong_request:
-        raise UserError(result.wrong_request)
-    return Failure(result.failure) if result.failure else result.value
+    if isinstance(result, WrongRequest):
+        raise UserError(result.message)
+    return result.value if isinstance(result, ItemResult) else result
 
 
-class _WorkerProcess:
+class _WorkerProcess(Generic[T, R]):
     """Owns one worker process and the pipe to it."""
 
-    def __init__(self, make: Make[Any, Any], number: int) -> None:
+    def __init__(self, make: Make[T, R], number: int) -> None:
         self.index = -1
         """Index of the current item; -1: none yet."""
         self._make, self._number = make, number
@@ -264,24 +273,24 @@ class _WorkerProcess:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         theirs.close()  # otherwise the death of the child would go unnoticed
 
-    def begin(self, index: int, item: object) -> _WorkerProcess:
+    def begin(self, index: int, item: T) -> _WorkerProcess[T, R]:
         self.index = index
         with contextlib.suppress(OSError):  # already dead: `end` reports it
             self.line.send(item)
         return self
 
-    def receive(self) -> ItemResult[Any] | ItemProgress:
+    def receive(self) -> Outcome[R] | ItemProgress:
         """The next message about the current item: its progress, or its result."""
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode or 0
-            return ItemResult(
-                failure=f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process exited with code {code}"
+            return Failure(
+                f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process exited with code {code}"
             )
 
-    def __enter__(self) -> _WorkerProcess:
+    def __enter__(self) -> _WorkerProcess[T, R]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -293,7 +302,7 @@ class _WorkerProcess:
         self.line.close()
 
 
-def _serve_items(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
+def _serve_items(line: connection.Connection, make: Make[T, R], number: int) -> None:
     """Main loop of the worker: process items until the parent closes the pipe."""
     protect_terminal()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -330,20 +339,20 @@ def open_worker(make: Make[T, R], number: int, opened: contextlib.ExitStack) -> 
     return refuse
 
 
-def attempt_twice(do: Callable[[T], R], item: T) -> ItemResult[R]:
+def attempt_twice(do: Callable[[T], R], item: T) -> Outcome[R]:
     """Process an item; retry once if it fails, since the cause may be temporary."""
     result = _attempt_item(do, item)
-    return _attempt_item(do, item) if result.failure else result
+    return _attempt_item(do, item) if isinstance(result, Failure) else result
 
 
-def _attempt_item(do: Callable[[T], R], item: T) -> ItemResult[R]:
+def _attempt_item(do: Callable[[T], R], item: T) -> Outcome[R]:
     try:
-        return ItemResult(value=do(item))
+        return ItemResult(do(item))
     except UserError as error:
-        return ItemResult(wrong_request=str(error))
+        return WrongRequest(str(error))
     except Exception as error:
         print_diagnostic(traceback.format_exc())
-        return ItemResult(failure=", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+        return Failure(", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
 
 
 def generalize_failure(why: str) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, NotRequired, TypedDict, TypeVar
 
-from overtone.data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
+from overtone.data_prep.parallel.process_pool import Failure, Make, Outcome, StopSignal, attempt_twice, open_worker, unwrap_result
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 from overtone.finetune.storage import files, folder_handles
 
@@ -96,26 +96,33 @@ def _run_indices(
             yield row["index"], unwrap_result(row["result"])
 
 
-class RayWorker:
+class RayRow(TypedDict, Generic[R]):
+    """A row of the tables that Ray processes: an item by its index, and its result."""
+
+    index: int
+    result: NotRequired[Outcome[R] | None]
+
+
+class RayWorker(Generic[T, R]):
     """One Ray actor: enters the context of `make` once, then processes one item after the other."""
 
-    def __init__(self, make: Make[Any, Any], items: list[Any], attempts: Path, folder: str, named: list[str]) -> None:
+    def __init__(self, make: Make[T, R], items: list[T], attempts: Path, folder: str, named: list[str]) -> None:
         os.chdir(folder)  # relative paths of the command line then resolve as in the driver
         folder_handles.name_paths(named)  # Ray does not pass the driver's environment to workers
         self._items, self._attempts = items, attempts
         self._open = ExitStack()
         self._do = open_worker(make, 0, self._open)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, row: RayRow[R]) -> RayRow[R]:
         index = row["index"]
         return {"index": index, "result": None if (self._attempts / STOPPED).exists() else self._process_item(index)}
 
-    def _process_item(self, index: int) -> ItemResult[Any]:
+    def _process_item(self, index: int) -> Outcome[R]:
         mark = self._attempts / str(index)
         before = mark.read_text().split() if mark.exists() else []
         if len(before) >= ATTEMPTS:
             files.discard(mark)  # the next items of this run may have the same index
-            return ItemResult(failure=f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
+            return Failure(f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
         files.append_line(mark, platform.node())
         result = attempt_twice(self._do, self._items[index])
         files.discard(mark)

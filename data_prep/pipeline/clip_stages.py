@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from pydantic import Base64Bytes, TypeAdapter
@@ -36,6 +35,7 @@ from overtone.data_prep.speakers.windowed_speaker_vectors import (
     read_windows,
 )
 from overtone.data_prep.transcription import whisper_engine, word_errors
+from overtone.data_prep.transcription.packed_transcription import WhisperSettings
 
 FORM = 1
 """Version of the results of the slow stages: increase it when their results change. The cutting stage uses its code digest."""
@@ -64,7 +64,7 @@ class RecordingPart:
     regions: list[Region]
     """Regions of speech."""
 
-    def describe_place(self) -> dict[str, Any]:
+    def describe_place(self) -> dict[str, list[int]]:
         """Cache key inputs of a part of a recording; none for a whole one."""
         return {} if self.is_whole else {"part": list(self.place)}
 
@@ -126,7 +126,7 @@ def _divide_at_changes(
     return found.units, tuple(found.ends)
 
 
-def transcribe_part(run: RecordingRun, part: RecordingPart, settings: dict[str, Any] | None) -> list[TextUnit]:
+def transcribe_part(run: RecordingRun, part: RecordingPart, settings: WhisperSettings | None) -> list[TextUnit]:
     """Return the text by the Whisper with these settings, with positions relative to the part."""
     assert settings is not None  # without them, a recording without a transcript was refused before
     longest = settings.get("longest_window")
@@ -231,5 +231,5 @@ def _check_texts(run: RecordingRun, part: RecordingPart, made: list[MeasuredClip
     return [_add_measures(clip, {"check_wer": rate}) if (rate := rates.get(clip.id)) is not None else clip for clip in made]
 
 
-def _add_measures(clip: MeasuredClip, measures: Mapping[str, Any]) -> MeasuredClip:
+def _add_measures(clip: MeasuredClip, measures: Mapping[str, float | None]) -> MeasuredClip:
     return clip.model_copy(update={"quality": clip.quality.model_copy(update=dict(measures))})

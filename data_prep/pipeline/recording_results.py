@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,9 +21,8 @@ from overtone.data_prep.segmentation.subtitle_repair import TimingRepair
 from overtone.data_prep.segmentation.subtitle_sync import TranscriptTiming
 from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.speakers.voice_clusters import MOST_VOICES
-from overtone.data_prep.speakers.windowed_speaker_vectors import (
-    VoiceWindows,
-)
+from overtone.data_prep.speakers.windowed_speaker_vectors import VoiceWindows
+from overtone.data_prep.transcription.packed_transcription import WhisperSettings
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Job:
     lengths: Lengths
     language: str | None
     """Full name, or None: Whisper detects it, a transcript leaves it open."""
-    whisper_settings: dict[str, Any] | None
+    whisper_settings: WhisperSettings | None
     """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
     """Encoder of the speaker check, if it is requested."""
@@ -43,7 +41,7 @@ class Job:
     """Scorer of the sound quality, if it is to be rated."""
     aligner: Aligner | None = None
     """Checks the texts against the sound, if that is requested."""
-    check_settings: dict[str, Any] | None = None
+    check_settings: WhisperSettings | None = None
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
     most_voices: int = MOST_VOICES
     """Maximum number of voices of one recording, where clips are cut."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -48,7 +47,7 @@ def load_stored_speech(source: RecordingSource, stages: StoredStages) -> Detecte
         return None
 
 
-def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
+def make_speech_inputs(source: RecordingSource) -> dict[str, object]:
     """Cache key inputs of the speech detection stage."""
     return {"form": FORM, "recording": source.digest, "channels": source.channels, "split": source.is_split, "vad": vad.describe_settings()}
 

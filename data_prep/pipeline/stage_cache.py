@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import hexdigits
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -42,7 +42,7 @@ class NotStoredError(Exception):
     """A result is not stored, and computing it is disabled."""
 
 
-def make_key(inputs: dict[str, Any]) -> str:
+def make_key(inputs: Mapping[str, object]) -> str:
     """SHA-256 hex digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
@@ -58,7 +58,7 @@ class Stages:
     def run(
         self,
         stage: str,
-        inputs: dict[str, Any],
+        inputs: Mapping[str, object],
         kind: TypeAdapter[T],
         compute: Callable[[], T],
         still_there: Callable[[T], bool] = lambda _result: True,
@@ -91,7 +91,7 @@ class StoredStages(Stages):
         raise NotStoredError
 
 
-def _name_model(inputs: dict[str, Any]) -> str:
+def _name_model(inputs: Mapping[str, object]) -> str:
     """` by pocketsphinx-5.0.4`, as far as the inputs of a stage name a model."""
     hearing = inputs.get("hearing")
     name = str(hearing.get("name", "")) if isinstance(hearing, dict) else next((str(inputs[key]) for key in MODELS if key in inputs), "")

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.data_prep.alignment.interface import Aligner, LoadedAligner
 from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
@@ -16,6 +16,10 @@ from overtone.data_prep.segmentation import vad
 from overtone.data_prep.segmentation.vad import SpeechDetector
 from overtone.data_prep.transcription import whisper_engine
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+
+if TYPE_CHECKING:
+    from faster_whisper import WhisperModel
+    from whisper import Whisper
 
 
 class Models:
@@ -47,7 +51,7 @@ class Models:
         return vad.load_vad()
 
     @cached_property
-    def whisper(self) -> Any:
+    def whisper(self) -> Whisper | WhisperModel:
         assert self._name, "no Whisper was requested"
         self.loads["whisper"] += 1
         return whisper_engine.load_whisper(self._name, self._device, self._option)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from overtone.data_prep.audio.stream_reader import EXTENSIONS
 from overtone.data_prep.chats.arrow_tables import list_data_files, read_streams
@@ -162,7 +162,16 @@ def _find_local_split(name: str) -> str:
     return folders[-1] if folders and folders[-1] not in NO_SPLITS else TRAIN_SPLIT
 
 
-def _identify(parts: list[DatasetPart], loose: dict[str, Path]) -> dict[str, Any]:
+class DatasetRow(NamedTuple):
+    """A row of a table with sound."""
+
+    audio: object
+    """{bytes, path} of its sound, if it has some."""
+    fields: dict[str, str]
+    """Text, speaker and language, where the table has them."""
+
+
+def _identify(parts: list[DatasetPart], loose: dict[str, Path]) -> dict[str, object]:
     """Return the identity of the dataset, which changes whenever it or the code that writes it does: its version, names, sizes and times of
     the files."""
     tables = [path for part in parts for path in (sorted(part.path.iterdir()) if part.path.is_dir() else [part.path])]
@@ -176,13 +185,13 @@ def _write_rows(place: str, parts: list[DatasetPart], folder: Path) -> Iterator[
     for part in parts:
         for row in _read_rows(part):
             number = counts[part.split] = counts[part.split] + 1
-            sound, ending = _read_sound(part, row.pop("audio"))
+            sound, ending = _read_sound(part, row.audio)
             if sound is None:
                 counts[""] += 1
                 continue
             name = f"{part.split}-{number:06d}{ending}"
             files.write_in_place(folder / name, sound)
-            yield {"file_name": name, "text": "", **row}
+            yield {"file_name": name, "text": "", **row.fields}
     silent, rows = counts.pop("", 0), sum(counts.values())
     if silent == rows:
         raise UserError(f"{OPTION} {place}: none of its {format_count(rows, 'row')} has sound, embedded or in a file beside it")
@@ -190,8 +199,7 @@ def _write_rows(place: str, parts: list[DatasetPart], folder: Path) -> Iterator[
         print_line(f"note: {place}: {format_count(silent, 'row')} without sound, dropped")
 
 
-def _read_rows(part: DatasetPart) -> Iterator[dict[str, Any]]:
-    """Rows with `audio` ({bytes, path}) and, where the table has them, text, speaker and language."""
+def _read_rows(part: DatasetPart) -> Iterator[DatasetRow]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -207,7 +215,7 @@ def _read_rows(part: DatasetPart) -> Iterator[dict[str, Any]]:
         raise UserError(f"{part.path} is broken ({strict_json.one_line(error):.200})") from None
 
 
-def _convert(part: DatasetPart, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _convert(part: DatasetPart, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[DatasetRow]:
     for batch in batches:
         batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
         audio = _find_audio_column(part, batch.schema)
@@ -215,7 +223,7 @@ def _convert(part: DatasetPart, batches: Iterator[pyarrow.RecordBatch]) -> Itera
         names = {column: _read_class_names(batch.schema, column) for column in others.values()}
         for number in range(batch.num_rows):
             row = {key: _format_value(batch.column(column)[number].as_py(), names[column]) for key, column in others.items()}
-            yield {"audio": batch.column(audio)[number].as_py(), **{key: value for key, value in row.items() if value.strip()}}
+            yield DatasetRow(batch.column(audio)[number].as_py(), {key: value for key, value in row.items() if value.strip()})
 
 
 def _format_value(value: str | int | None, names: list[str]) -> str:
@@ -263,7 +271,7 @@ def _find_text_columns(schema: pyarrow.Schema) -> dict[str, str | None]:
     return {"text": columns.text if columns.text in texts else None, "speaker": named.speaker, "language": named.language}
 
 
-def _read_sound(part: DatasetPart, value: Any) -> tuple[bytes | None, str]:
+def _read_sound(part: DatasetPart, value: object) -> tuple[bytes | None, str]:
     """(bytes, ending) of a row's sound: embedded, or in a file under the dataset's folder; None without either."""
     content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (None, None)
     if content is None and isinstance(path, str) and path:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import JsonValue
 
 from overtone.data_prep.delimited_records import BrokenRecordError, Record, find_excel_mark, is_quoted, read_records, unquote
 from overtone.data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
@@ -113,13 +115,14 @@ def _is_array_of_rows(path: Path, head: list[str]) -> bool:
     return isinstance(value, list) and bool(value) and _names_columns(value[0])
 
 
-def _names_columns(row: Any) -> bool:
+def _names_columns(row: JsonValue) -> bool:
     """Return whether a parsed row of JSON has a column for the file and one for its text."""
     return isinstance(row, dict) and find_columns([key for key, each in row.items() if isinstance(each, str | None)]) is not None
 
 
 def parse_columns(path: Path, content: str) -> ColumnTable:
     """The rows of a table; those without a text are counted. Raises `UserError` with file and line for broken lines."""
+    readers: dict[str, Callable[[Path, str], Iterator[tuple[int, Mapping[str, JsonValue]]]]]
     readers = {".jsonl": _read_jsonl, ".json": _read_json}
     rows = list(readers.get(path.suffix.lower(), _read_separated)(path, content))
     columns: TableColumns | None = None
@@ -133,10 +136,11 @@ def parse_columns(path: Path, content: str) -> ColumnTable:
         fields = [] if columns is None else [row.get(column) if column else None for column in columns]
         if len(fields) > SPEAKER and isinstance(fields[SPEAKER], int):
             fields[SPEAKER] = str(fields[SPEAKER])
-        if columns is None or not all(isinstance(field, str | None) for field in fields) or not (fields[0] or "").strip():
+        texts = [field or "" for field in fields if isinstance(field, str | None)]
+        if columns is None or len(texts) < len(fields) or not texts[0].strip():
             raise UserError(f"{path}:{number}: expected the file and its text in columns like file_name and text, found {row!r:.80}")
         _require_whole_recording(path, number, row)
-        file, text, speaker, language = ((field or "").strip() for field in fields)
+        file, text, speaker, language = (field.strip() for field in texts)
         if "\n" in text:
             broken.append(number)
             text = " ".join(text.split())
@@ -154,7 +158,7 @@ def _list_lines(path: Path, what: str, numbers: list[int]) -> list[str]:
     return [f"{path}: {format_count(len(numbers), 'row')} {what} (line {shown})"] if numbers else []
 
 
-def _require_whole_recording(path: Path, number: int, row: dict[str, Any]) -> None:
+def _require_whole_recording(path: Path, number: int, row: Mapping[str, JsonValue]) -> None:
     """Raises `UserError` for a row whose text is spoken in a part of its recording. Times beside a `source` are those of the longer
     recording from which the file was cut, as in our own exports."""
     if row.get("source"):
@@ -168,7 +172,7 @@ def _require_whole_recording(path: Path, number: int, row: dict[str, Any]) -> No
             )
 
 
-def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, JsonValue]]]:
     for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
@@ -181,7 +185,7 @@ def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]
         yield number, value
 
 
-def _read_json(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json(path: Path, content: str) -> Iterator[tuple[int, dict[str, JsonValue]]]:
     """The entries of a JSON array, counted from 1."""
     for number, value in enumerate(strict_json.loads(content), start=1):
         if not isinstance(value, dict):

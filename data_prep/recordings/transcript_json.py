@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any, TypeGuard
+from typing import TypeGuard
+
+from pydantic import JsonValue
 
 from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
 from overtone.finetune.errors import UserError
@@ -42,7 +44,7 @@ def parse_json(content: str, name: str) -> ParsedCues:
         if problem:
             skipped.append(f"{name}: {index}{problem}")
         elif isinstance(entry["text"], str) and entry["text"].strip():
-            start, end = (None if value is None else float(value) for value in _read_times(entry))
+            start, end = (float(value) if _is_time(value) else None for value in _read_times(entry))
             assert start is not None
             speaker = entry.get("speaker")
             named = str(speaker).strip() if isinstance(speaker, str | int) and not isinstance(speaker, bool) else ""
@@ -77,7 +79,7 @@ def parse_tsv(content: str, name: str) -> ParsedCues:
     return ParsedCues(tuple(cues), tuple(skipped))
 
 
-def _find_problem(entry: Any) -> str:
+def _find_problem(entry: JsonValue) -> str:
     """Return the problem of an entry, as a text that follows its index; empty if it can be used."""
     if not isinstance(entry, dict):
         return f": expected an object, found {type(entry).__name__}"
@@ -89,7 +91,7 @@ def _find_problem(entry: Any) -> str:
     return "" if end is None or _is_time(end) else f".end: expected seconds from 0, found {end!r:.40}"
 
 
-def _read_times(entry: dict[str, Any]) -> tuple[Any, Any]:
+def _read_times(entry: dict[str, JsonValue]) -> tuple[JsonValue, JsonValue]:
     """(start, end) of an entry as its format has them, in seconds; whatever else is there if they are no numbers."""
     offsets, timestamp = entry.get("offsets"), entry.get("timestamp")
     if "start" not in entry and isinstance(offsets, dict):  # whisper.cpp
@@ -100,5 +102,5 @@ def _read_times(entry: dict[str, Any]) -> tuple[Any, Any]:
     return entry.get("start"), entry.get("end", math.nan)
 
 
-def _is_time(value: Any) -> TypeGuard[float]:
+def _is_time(value: JsonValue) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST

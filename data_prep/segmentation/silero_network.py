@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,26 @@ TOLERANCE = 1e-4
 CHECKED_FRAMES = 32
 PREFIX = "_model."
 """Prefix of the weights for 16 kHz; those for 8 kHz have another."""
+
+
+class FrameModel(Protocol):
+    """A model that gives the speech probability of one frame after the other."""
+
+    def reset_states(self) -> None:
+        """Begin another recording."""
+        ...
+
+    def __call__(self, frame: Tensor, rate: int, /) -> Tensor:
+        """Return the probability [1, 1] of a frame of `FRAME` samples."""
+        ...
+
+
+class SileroModel(FrameModel, Protocol):
+    """The model of the package silero-vad."""
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Return the weights by name."""
+        ...
 
 
 class SileroNetwork(nn.Module):
@@ -100,7 +120,7 @@ class ProbabilityScan:
         return self._found[0]
 
 
-def load_network(wheel: Any) -> SileroNetwork | None:
+def load_network(wheel: SileroModel) -> SileroNetwork | None:
     """The network with the weights of `wheel`, silero-vad's own model; None, reported on standard error, if this module does not compute
     what that model computes: another release may have another network."""
     try:
@@ -128,7 +148,7 @@ def _cut_block(samples: Tensor, start: int) -> Tensor:
 
 
 @torch.inference_mode()
-def _compare_probabilities(network: SileroNetwork, wheel: Any) -> float:
+def _compare_probabilities(network: SileroNetwork, wheel: SileroModel) -> float:
     """Largest difference on a voice-like sound: harmonics of 120 Hz in syllables of a quarter of a second."""
     seconds = torch.arange(CHECKED_FRAMES * FRAME) / 16_000
     tone = sum(torch.sin(2 * torch.pi * 120 * order * seconds) / order for order in range(1, 30))

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, S
 from overtone.data_prep.parallel.torch_settings import restore_thread_count
 
 if TYPE_CHECKING:
-    from overtone.data_prep.segmentation.silero_network import SileroNetwork
+    from torch import Tensor
+
+    from overtone.data_prep.segmentation.silero_network import FrameModel, SileroModel, SileroNetwork
 
 WINDOW_SECONDS = 28.0
 """Maximum window for Whisper: its input is 30 s, and the edges need a margin."""
@@ -48,7 +50,7 @@ class Region(NamedTuple):
         return (self.start + self.stop) // 2
 
 
-def describe_settings() -> dict[str, Any]:
+def describe_settings() -> dict[str, str | int]:
     """Everything that the regions depend on besides the audio: part of the cache key."""
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
@@ -57,7 +59,7 @@ def describe_settings() -> dict[str, Any]:
 class SpeechDetector:
     """silero-vad, loaded."""
 
-    wheel: Any
+    wheel: SileroModel
     """The model of the package: it processes one frame of 32 ms per call."""
     network: SileroNetwork | None
     """The same network for blocks of frames; None if the package has another one."""
@@ -133,7 +135,7 @@ class SpeechScan:
         return moved if samples is not None else moved[:-1]
 
 
-def _find_regions(samples: Any, model: Any, length: int) -> list[Region]:
+def _find_regions(samples: Tensor, model: FrameModel, length: int) -> list[Region]:
     """Regions by silero-vad's rules for `samples` [n] at 16 kHz and a `model` that gives the probability of each frame."""
     from silero_vad import get_speech_timestamps
 
@@ -163,14 +165,14 @@ class _ReplayedProbabilities:
     """Known probabilities, with the interface of silero-vad's model: its function that turns probabilities into regions calls a model for
     each frame, and a function without that call exists only in some releases."""
 
-    def __init__(self, probabilities: Any) -> None:
+    def __init__(self, probabilities: Tensor) -> None:
         self._probabilities = probabilities
 
     def reset_states(self) -> None:
         """Do nothing; silero-vad calls this before the first frame."""
         self._next = iter(self._probabilities)
 
-    def __call__(self, _frame: Any, _rate: int) -> Any:
+    def __call__(self, _frame: Tensor, _rate: int) -> Tensor:
         return next(self._next)
 
 

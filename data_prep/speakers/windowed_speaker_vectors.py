@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +83,7 @@ def embed_windows(encoder: LoadedSpeakerEncoder, master: Audio, speech_audio: Au
     return StoredVoiceWindows(spans=spans, dimensions=encoder.dimensions, vectors=base64.b64encode(vectors.astype("<f2").tobytes()))
 
 
-def describe_windows() -> dict[str, Any]:
+def describe_windows() -> dict[str, float]:
     """Everything that the vectors depend on besides the speech and the encoder: part of the cache key."""
     return {"form": 1, "seconds": WINDOW_SECONDS, "hop": HOP_SECONDS}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from overtone.finetune.storage.model_classes import list_feature_extractors
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.model_security import CONFIG, Kind, admit, load_pickled_weights, require_weights
 from overtone.finetune.storage.strict_json import first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, SequenceFeatureExtractor
 
 PICKLED = "pytorch_model.bin"
 SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
@@ -45,8 +48,8 @@ class XVectorEncoder:
 class LoadedXVectorEncoder:
     """Implements `LoadedSpeakerEncoder` of `data_prep/audio_codecs/interface.py`."""
 
-    extractor: Any
-    model: Any
+    extractor: SequenceFeatureExtractor
+    model: PreTrainedModel
     sample_rate: ClassVar[int] = SPEECH_RATE
     shortest_seconds: ClassVar[float] = SHORTEST_SECONDS
 
@@ -79,8 +82,8 @@ def open_xvector_encoder(option: str, name: str) -> XVectorEncoder:
     return XVectorEncoder(folder, hashlib.sha256("\n".join(digests).encode()).hexdigest())
 
 
-def load_speaker_model(folder: Path) -> tuple[Any, Any]:
-    """(feature extractor, model with an x-vector head) from a folder. Raises `UserError` and the errors of transformers."""
+def load_speaker_model(folder: Path) -> tuple[SequenceFeatureExtractor, PreTrainedModel]:
+    """Load the feature extractor and the model with an x-vector head. Raises `UserError` and the errors of transformers."""
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
     from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
 
@@ -88,8 +91,7 @@ def load_speaker_model(folder: Path) -> tuple[Any, Any]:
     classes = {"feature_extractor_type": list_feature_extractors(types)}
     kind = Kind("a speaker verification model of transformers", types, classes=classes)
     with admit(folder, kind) as clean:
-        extractor: Any = AutoFeatureExtractor.from_pretrained(clean, trust_remote_code=False)
-        model: Any
+        extractor = AutoFeatureExtractor.from_pretrained(clean, trust_remote_code=False)
         if any(folder.glob("*.safetensors")):
             model, loaded = AutoModelForAudioXVector.from_pretrained(
                 clean, trust_remote_code=False, use_safetensors=True, output_loading_info=True
@@ -97,7 +99,7 @@ def load_speaker_model(folder: Path) -> tuple[Any, Any]:
         else:  # most published speaker models have no other file; only tensors are read from it
             weights = load_pickled_weights(folder / PICKLED)
             shape = AutoConfig.from_pretrained(clean, trust_remote_code=False)
-            built: Any = MODEL_FOR_AUDIO_XVECTOR_MAPPING[type(shape)]
+            built = MODEL_FOR_AUDIO_XVECTOR_MAPPING[type(shape)]
             model, loaded = built.from_pretrained(None, config=shape, state_dict=weights, trust_remote_code=False, output_loading_info=True)
         require_weights(loaded["missing_keys"], TRAINED_WITH)
         return extractor, model.eval()

@@ -10,13 +10,17 @@ import functools
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from overtone.data_prep.transcription.packed_transcription import WhisperSettings
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models, files, input_files
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"
@@ -63,7 +67,7 @@ def digest_archive(option: str = WHISPER_OPTION) -> str:
         raise UserError(f"{option} {NAME}: {error}. Or use another Whisper model, such as small, or a .pt file") from error
 
 
-def describe_settings(option: str = WHISPER_OPTION) -> dict[str, Any]:
+def describe_settings(option: str = WHISPER_OPTION) -> WhisperSettings:
     """Settings of a run with this model, besides its weights."""
     model = load_description(option)
     return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
@@ -87,7 +91,7 @@ def convert_to_checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
     return buffer.getvalue()
 
 
-def write_model(folder: Path, tensors: dict[str, Any], model: DemoWhisperDescription) -> None:
+def write_model(folder: Path, tensors: dict[str, Tensor], model: DemoWhisperDescription) -> None:
     """Write the files of the model, before packing: fp16 tensors by their openai-whisper names, and the description."""
     from safetensors.torch import save
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from overtone.data_prep.audio.waveform import Audio
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from overtone.data_prep.transcription import packed_transcription
-from overtone.data_prep.transcription.packed_transcription import Pack
+from overtone.data_prep.transcription.packed_transcription import Pack, WhisperSettings
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files
@@ -142,7 +142,7 @@ def _list_files(package: str) -> Iterable[PackagePath]:
         return ()
 
 
-def describe_settings(name: str, language: str | None, beams: int) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None, beams: int) -> WhisperSettings:
     """Everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
     weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
     return {

@@ -7,7 +7,7 @@ one pack to the next, so a hallucinated sentence cannot spread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -31,7 +31,33 @@ Pack = tuple[Region, ...]
 """Regions of a recording that Whisper gets as one concatenated input."""
 
 
-def describe_settings() -> dict[str, Any]:
+WhisperSettings = TypedDict(
+    "WhisperSettings",
+    {
+        "form": int,
+        "whisper": str,
+        "faster-whisper": str,
+        "ctranslate2": str,
+        "weights": str,
+        "language": str | None,
+        "temperatures": tuple[float, ...],
+        "most tokens": int,
+        "beams": int,
+        "batch": int,
+        "pack": tuple[float, float],
+        "tokens": tuple[int, int],
+        "name": str,
+        "scope": str,
+        "least_sure": float,
+        "longest_window": float,
+    },
+    total=False,
+)
+"""Everything that a text depends on besides the audio: part of the cache key. `describe_settings` of an engine returns it; the last four
+are of the demo Whisper (`demo_whisper.DemoWhisperDescription`)."""
+
+
+def describe_settings() -> WhisperSettings:
     """Parameters of packs, batches and token limits: part of the cache key."""
     return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS), "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST)}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from overtone.data_prep.transcription.faster_whisper_engine import PREFIX
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
@@ -17,6 +17,10 @@ from overtone.finetune.storage.model_classes import COMMON_TOKENIZERS
 from overtone.finetune.storage.model_resolver import is_hub_name, resolve_model
 from overtone.finetune.storage.model_security import CONFIG, Kind, check_config, require_safetensors
 from overtone.finetune.storage.strict_json import read_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from whisper import Whisper
 
 CLASSES = {
     "tokenizer_class": COMMON_TOKENIZERS | {"WhisperTokenizer", "WhisperTokenizerFast"},
@@ -79,9 +83,17 @@ def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
     return ",".join(files.digest(path) for path in find_weights(name, option))
 
 
-def read_checkpoint(name: str, option: str = WHISPER_OPTION) -> dict[str, Any]:
-    """`dims`, `model_state_dict` and `alignment_heads` (pairs of layer and head, or None) as in a checkpoint of openai-whisper. Raises
-    `UserError`."""
+class WhisperCheckpoint(TypedDict):
+    """A checkpoint of openai-whisper."""
+
+    dims: dict[str, int]
+    model_state_dict: dict[str, Tensor]
+    alignment_heads: list[tuple[int, int]] | None
+    """Pairs of layer and head; None: the model of transformers names none."""
+
+
+def read_checkpoint(name: str, option: str = WHISPER_OPTION) -> WhisperCheckpoint:
+    """Read the weights as a checkpoint of openai-whisper. Raises `UserError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -116,7 +128,7 @@ def translate_name(name: str) -> str:
     return name
 
 
-def set_alignment_heads(model: Any, heads: Any, name: str, option: str = WHISPER_OPTION) -> None:
+def set_alignment_heads(model: Whisper, heads: list[tuple[int, int]] | None, name: str, option: str = WHISPER_OPTION) -> None:
     """Set which attention heads align words with time: pairs of layer and head. None: openai-whisper uses the upper half of the layers.
 
     Raises `UserError` for heads that the model does not have.

@@ -26,7 +26,7 @@ from overtone.data_prep.transcription import (
     whisper_conversion,
     whisper_languages,
 )
-from overtone.data_prep.transcription.packed_transcription import Pack, sum_seconds
+from overtone.data_prep.transcription.packed_transcription import Pack, WhisperSettings, sum_seconds
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
@@ -141,12 +141,13 @@ def halve_products(model: Any) -> None:
             module.half()
 
 
-def describe_settings(name: str, language: str | None, option: str = WHISPER_OPTION, beams: int | None = None) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None, option: str = WHISPER_OPTION, beams: int | None = None) -> WhisperSettings:
     """Everything that the text depends on besides the audio: part of the cache key. `beams`: as of `transcribe_recording`."""
     if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.describe_settings(name, language, beams or faster_whisper_engine.BEAMS)
+    demo: WhisperSettings = demo_whisper.describe_settings(option) if demo_whisper.is_demo_name(name) else {}
     return {
-        **(demo_whisper.describe_settings(option) if demo_whisper.is_demo_name(name) else {}),
+        **demo,
         "form": FORM,
         "whisper": version("openai-whisper"),
         "weights": digest_weights(name, option),

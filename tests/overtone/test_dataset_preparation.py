@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 import overtone
 from overtone.data_prep.audio_codecs.selection import DEFAULT_MODEL
 from overtone.data_prep.chats.column_mapping import ColumnMapping
+from overtone.data_prep.chats.row_counts import RowCounts, make_summary
 from overtone.data_prep.cli import codes, text, voice
 from overtone.data_prep.dataset.duration_accounting import Summary
 from overtone.data_prep.parallel.process_pool import StoppedError
@@ -183,7 +185,7 @@ def test_chats_become_rows_and_a_report(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_defaults_of_chats_are_those_of_the_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[text.ChatsOptions]()
-    counts = {"train": 1, "val": 0, "rejected": 0}
+    counts = make_summary(RowCounts(), Counter(), 0.02, None)
     monkeypatch.setattr(text, "prepare_chats", lambda options: (seen.append(options), counts)[1])
     overtone.prepare_chats("a", "out")
     assert text._run(["a", "--out", "out"]) == 0

@@ -23,17 +23,17 @@ def test_every_image_is_counted_once(tmp_path: Path) -> None:
     ]
     dataset = select_images([*ENOUGH, *others], 0.2)
     summary = make_summary(dataset, {"val_share": 0.2})
-    assert summary["found"] == len(ENOUGH) + len(others) == summary["train"] + summary["val"] + sum(summary["rejected"].values())
-    assert summary["rejected"] == {
+    assert summary.found == len(ENOUGH) + len(others) == summary.train + summary.val + sum(summary.rejected.values())
+    assert summary.rejected == {
         "cannot be decoded": 2,
         "no label": 1,
         "in a test split": 1,
         "duplicate": 1,
         "the same image under 2 labels": 2,
     }
-    assert summary["labels"] == {"x": {"train": 4, "val": 1}, "y": {"train": 4, "val": 1}, "z": {"train": 1, "val": 0}}
-    assert summary["labels_without_validation"] == ["z"] and summary["changes"] == {"CMYK to RGB": 1}
-    assert [[each["source"] for each in group] for group in summary["same_image_under_several_labels"]] == [["both1", "both2"]]
+    assert summary.labels == {"x": {"train": 4, "val": 1}, "y": {"train": 4, "val": 1}, "z": {"train": 1, "val": 0}}
+    assert summary.labels_without_validation == ["z"] and summary.changes == {"CMYK to RGB": 1}
+    assert [[each["source"] for each in group] for group in summary.same_image_under_several_labels] == [["both1", "both2"]]
     stale = tmp_path / "images" / "00" / "old.png"
     stale.parent.mkdir(parents=True)
     stale.touch()

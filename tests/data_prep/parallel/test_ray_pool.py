@@ -54,7 +54,7 @@ def worker(tmp_path: Path) -> RayWorker:
 
 def test_a_worker_returns_the_result_and_removes_the_record_of_attempts(worker: RayWorker, tmp_path: Path) -> None:
     assert worker({"index": 0}) == {"index": 0, "result": ItemResult(value="A")}
-    assert worker({"index": 1}) == {"index": 1, "result": ItemResult(failure="ValueError: no such thing")}
+    assert worker({"index": 1}) == {"index": 1, "result": Failure("ValueError: no such thing")}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,7 +62,7 @@ def test_an_item_that_crashed_three_workers_fails(worker: RayWorker, tmp_path: P
     (tmp_path / "2").write_text("here\n" * (ATTEMPTS - 1))
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}
     (tmp_path / "2").write_text("here\n" * ATTEMPTS)
-    assert worker({"index": 2}) == {"index": 2, "result": ItemResult(failure="its workers died, 3 times, on here")}
+    assert worker({"index": 2}) == {"index": 2, "result": Failure("its workers died, 3 times, on here")}
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}, "of another list of items"
 
 
