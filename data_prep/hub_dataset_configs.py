@@ -93,21 +93,13 @@ def _match_parts(wanted: list[str], parts: list[str]) -> bool:
         last = at == len(wanted) - 1
         if each == "**":
             reached = {len(parts)} if last and min(reached) < len(parts) else set() if last else {*range(min(reached), len(parts) + 1)}
+        elif last and "**" in each:  # `data/train**`: the last stars also stand for folders
+            reached = {len(parts) for start in reached if start < len(parts) and _match_name(each, "/".join(parts[start:]))}
         else:
-            matches = _match_tail if last and "**" in each else _match_part
-            reached = {stop for start in reached if start < len(parts) for stop in matches(each, parts, start)}
+            reached = {start + 1 for start in reached if start < len(parts) and _match_name(each, parts[start])}
         if not reached:
             return False
     return len(parts) in reached
-
-
-def _match_part(wanted: str, parts: list[str], start: int) -> list[int]:
-    return [start + 1] if _match_name(wanted, parts[start]) else []
-
-
-def _match_tail(wanted: str, parts: list[str], start: int) -> list[int]:
-    """`data/train**`: the last stars also stand for folders."""
-    return [len(parts)] if _match_name(wanted, "/".join(parts[start:])) else []
 
 
 def _match_name(wanted: str, name: str) -> bool:

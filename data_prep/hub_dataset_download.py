@@ -40,7 +40,11 @@ def download_dataset_files(option: str, dataset: str, patterns: Sequence[str], c
     if folder == Path(dataset):
         return None
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    names = [name for name in names if name.rpartition("/")[2] not in NO_DATA and any(_ends_like(name, each) for each in patterns)]
+    names = [
+        name
+        for name in names
+        if name.rpartition("/")[2] not in NO_DATA and any(name.lower().endswith(each.lstrip("*")) for each in patterns)
+    ]
     if entries:
         return [DatasetFile(folder / name, name, split) for name in names if (split := find_split(name, entries))]
     folders = list_configuration_folders(names)
@@ -48,7 +52,3 @@ def download_dataset_files(option: str, dataset: str, patterns: Sequence[str], c
     return [
         DatasetFile(folder / name, name, guess_split(name)) for name in names if not folders or name.partition("/")[0] in (*chosen, name)
     ]
-
-
-def _ends_like(name: str, pattern: str) -> bool:
-    return name.lower().endswith(pattern.lstrip("*"))

@@ -252,13 +252,10 @@ def write_rows_unless_same(path: Path, rows: list[ManifestRow]) -> None:
     """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive. Time-shifted copies of
     other rows are removed."""
     plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
-    if not path.is_file() or plain != [_drop_codes(value) for _, value in read_lines(path)]:
+    known = [{key: field for key, field in row.items() if key != "audio_codes"} for _, row in read_lines(path)] if path.is_file() else None
+    if plain != known:
         files.write_jsonl(path, plain)
         files.discard(locate_shifted_rows(path))
-
-
-def _drop_codes(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return {key: field for key, field in value.items() if key != "audio_codes"}
 
 
 def _parse_object(path: Path, number: int, line: bytes) -> dict[str, JsonValue]:

@@ -83,7 +83,8 @@ class LoadedPocketsphinxAligner:
         if free is None or aligned is None or [remove_variant(one.word) for one in self._list_words()] != [word for _, word in spoken]:
             return TextAlignment(score=UNALIGNED_SCORE, unknown=unknown)
         frames = self._decoder.n_frames()
-        score = (math.log(aligned.score) - free) * SCORE_UNIT / frames - _choose_limit(samples)
+        least = NARROW_LEAST_SCORE if 0 < measure_bandwidth(samples, SPEECH_RATE) < NARROW_HZ else LEAST_SCORE
+        score = (math.log(aligned.score) - free) * SCORE_UNIT / frames - least
         return TextAlignment(score=round(max(score, UNALIGNED_SCORE), 3), words=self._time_words(spoken), unknown=unknown)
 
     def locate(self, samples: Samples, words: Sequence[str], starts: Sequence[int] = ()) -> tuple[AlignedUnit, ...]:
@@ -141,15 +142,12 @@ class LoadedPocketsphinxAligner:
             for entry in entries:
                 if entry in self._guessed or self._decoder.lookup_word(entry) is None:
                     known = False
-                    self._add_guess(entry)
+                    if entry not in self._guessed:
+                        self._guessed.add(entry)
+                        self._decoder.add_word(entry, " ".join(PHONES[letter] for letter in entry if letter in PHONES), update=True)
                 spoken.append((index, entry))
             unknown += not known and any(character.isalnum() for character in word)
         return spoken, unknown
-
-    def _add_guess(self, word: str) -> None:
-        if word not in self._guessed:
-            self._guessed.add(word)
-            self._decoder.add_word(word, " ".join(PHONES[letter] for letter in word if letter in PHONES), update=True)
 
     def _time_words(self, spoken: Sequence[tuple[int, str]]) -> tuple[AlignedUnit, ...]:
         """The times of the last hypothesis, which contains all of `spoken`."""
@@ -166,11 +164,6 @@ def open_pocketsphinx_aligner(option: str) -> PocketsphinxAligner:
     except PackageNotFoundError as error:
         raise UserError(f"{option} {NAME}: the package is not installed; pip install 'overtone[align]'") from error
     return PocketsphinxAligner(f"{NAME}-{installed}-{FORM}")
-
-
-def _choose_limit(samples: Samples) -> float:
-    """The least score of a right text for the band of a clip, [n] at 16 kHz."""
-    return NARROW_LEAST_SCORE if 0 < measure_bandwidth(samples, SPEECH_RATE) < NARROW_HZ else LEAST_SCORE
 
 
 def _make_decoder() -> Decoder:

@@ -177,18 +177,14 @@ def _read_blocks(container: InputContainer, frames: Iterator[AudioFrame], clock:
                     silence = clock.place(_find_time(frame), frame.samples * clock.rate // frame.sample_rate)
                 if silence:
                     yield from fitting.finish()
-                    yield from _make_silence(silence, fitting.channels)
+                    for start in range(0, silence, SILENCE):
+                        yield np.zeros((min(SILENCE, silence - start), fitting.channels), np.float32)
                 yield from fitting.convert(frame)
             if fitting is not None:
                 yield from fitting.finish()
                 notes += [*(clock.describe() if clock else []), *fitting.describe()]
     except av.error.FFmpegError as error:
         raise RuntimeError(format_error(error)) from error
-
-
-def _make_silence(frames: int, channels: int) -> Iterator[Samples]:
-    for start in range(0, frames, SILENCE):
-        yield np.zeros((min(SILENCE, frames - start), channels), np.float32)
 
 
 class _FrameFitting:

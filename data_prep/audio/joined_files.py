@@ -200,17 +200,14 @@ def _find_ogg_links(part: FilePart, file: FileView, alive: Callable[[], None]) -
 
 
 def read_first_granule(part: FilePart) -> int:
-    """The time at which the first page with sound ends, in samples."""
+    """Return the time at which the first page with sound ends, in samples; 0 if no page has sound."""
     with part.open() as file:
-        granules = _read_granules(file, part.stop - part.start)
-        return next((each for each in granules if each > 0), 0)
-
-
-def _read_granules(file: FileView, size: int) -> Iterator[int]:
-    """Yield the time at which each page ends, in samples; 0 or less: the page has no sound."""
-    for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), size):
-        file.seek(position + 6)
-        yield int.from_bytes(file.read(8), "little", signed=True)
+        for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), part.stop - part.start):
+            file.seek(position + 6)
+            granule = int.from_bytes(file.read(8), "little", signed=True)  # 0 or less for a page without sound
+            if granule > 0:
+                return granule
+    return 0
 
 
 def _walk_ogg_pages(file: FileView, position: int, size: int) -> Iterator[tuple[int, int, int]]:

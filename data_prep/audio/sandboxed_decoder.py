@@ -89,10 +89,6 @@ def ignore_report(_seconds: float) -> None:
     """Do nothing: the `Report` of a caller that shows no progress."""
 
 
-def ignore_samples(_folder: Path, _seconds: float) -> None:
-    """Do nothing: `follow` of a caller of `AudioDecoder.store` that only waits for its end."""
-
-
 class AudioDecoder:
     """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
 
@@ -135,7 +131,7 @@ class AudioDecoder:
             self._write_samples(path, track, [master, speech], ignore_report)
             return _map_samples(master, speech, track)
 
-    def store(self, path: Path, track: Track, folder: Path, follow: Callable[[Path, float], None] = ignore_samples) -> None:
+    def store(self, path: Path, track: Track, folder: Path, follow: Callable[[Path, float], None] = lambda _folder, _seconds: None) -> None:
         """Write the samples of `load` to files in `folder`, which appears once it is complete; does nothing if it exists. Use it for
         recordings whose samples several processes need, or the next run. `follow`: called every half second with the temporary folder, for
         `map_growing`, and the seconds decoded so far. Raises `UserError` if the disk is too full."""
@@ -191,6 +187,7 @@ class _DecoderProcess:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).resolve().parents[2])
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         code = "import sys; import overtone.data_prep.audio.sandboxed_decoder as d; d.serve_requests(*map(float, sys.argv[1:]))"
         with theirs:
             self.process = subprocess.Popen(
@@ -198,7 +195,7 @@ class _DecoderProcess:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _prepend_path(root)},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths},
                 start_new_session=True,  # Ctrl-C goes to the parent, which finishes the current item
             )
         if self._receive(START_SECONDS) != b"ready":
@@ -351,7 +348,3 @@ def _map_samples(master: IO[bytes], speech: IO[bytes], track: Track) -> tuple[Au
         for file, length, rate in zip((master, speech), _list_lengths(track), RATES, strict=True)
     )
     return one, other
-
-
-def _prepend_path(folder: str) -> str:
-    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])

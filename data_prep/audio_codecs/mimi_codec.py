@@ -98,7 +98,10 @@ class MimiCodec:
     def digest(self) -> str:
         """SHA-256 over the settings and the weights, by their values in fp32: an export with the same codec produces the same codes."""
         config = self.read_config()
-        settings = {key: getattr(config, key) for key in SHAPING_KEYS} | {"rope_theta": _read_rope_theta(config)}
+        # The base of the rotary embedding, which transformers 5 keeps in `rope_parameters`.
+        rotary = getattr(config, "rope_parameters", None) or {}
+        theta = float(rotary.get("rope_theta", getattr(config, "rope_theta", 10_000.0)))
+        settings = {key: getattr(config, key) for key in SHAPING_KEYS} | {"rope_theta": theta}
         total = hashlib.sha256(json.dumps([settings, self.codebooks], sort_keys=True).encode())
         for name, tensor in sorted(read_codec_weights(self.model, self.prefix).items()):
             total.update(f"{name} {tuple(tensor.shape)}\n".encode())
@@ -192,12 +195,6 @@ def _parse_config(path: Path, config: dict[str, JsonValue]) -> MimiConfig:
         return MimiConfig(**{key: value for key, value in config.items() if key != "model_type"})
     except Exception as error:  # the versions of transformers check different things and raise different types
         raise UserError(f"{path}: not a config of Mimi ({type(error).__name__}: {one_line(error)}); download the model again") from error
-
-
-def _read_rope_theta(config: MimiConfig) -> float:
-    """The base of the rotary embedding; transformers 5 keeps it in `rope_parameters`."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    return float(parameters.get("rope_theta", getattr(config, "rope_theta", 10_000.0)))
 
 
 def _find_indexed_files(folder: Path, prefix: str) -> list[str]:

@@ -167,11 +167,6 @@ def _measure_lines(source: ChatSource, file: io.TextIOWrapper, read: RecordLines
         number += 1
 
 
-def _detect_delimiter(first: str) -> str:
-    """The column separator that gives most columns: spreadsheets write a semicolon where the comma is the decimal mark."""
-    return max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
-
-
 def _read_records(source: ChatSource, file: io.TextIOWrapper) -> Iterator[FoundRow]:
     read = RecordLines()
     lines = _measure_lines(source, file, read)
@@ -179,7 +174,9 @@ def _read_records(source: ChatSource, file: io.TextIOWrapper) -> Iterator[FoundR
     given = find_excel_mark(first)
     if given:
         first, above = next(lines, ""), 2
-    mark = given or ("\t" if source.kind == TABS else _detect_delimiter(first))
+    # Else the separator that gives most columns: spreadsheets write a semicolon where the comma is the decimal mark.
+    widest = max(",;\t", key=lambda each: len(next(csv.reader([first], delimiter=each), [])))
+    mark = given or ("\t" if source.kind == TABS else widest)
     reader = csv.reader(chain([first], lines), delimiter=mark, strict=True)
     header: list[str] = next(reader, [])
     if len(set(header)) < len(header):

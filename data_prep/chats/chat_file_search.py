@@ -121,7 +121,9 @@ def _search_place(place: Path, search: _Search) -> None:
     if not os.path.lexists(place):
         raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
     here = _Search(seen=search.seen)
-    root = _resolve_parents(place)
+    # Links in parent folders are resolved; the name of the place itself is kept.
+    has_name = place.name not in ("", "..")
+    root = Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
     for path in _walk_files(place, here):
         if path != place and path.name in NO_DATA:
             here.skipped[path.name] += 1
@@ -135,12 +137,6 @@ def _search_place(place: Path, search: _Search) -> None:
         raise UserError(f"{place} holds nothing to read{others}; {KNOWN}{hint}")
     search.found += here.found
     search.skipped += here.skipped
-
-
-def _resolve_parents(place: Path) -> Path:
-    """Absolute path with links in parent folders resolved, and its own name unchanged."""
-    has_name = place.name not in ("", "..")
-    return Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
 
 
 def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
@@ -169,7 +165,8 @@ def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
     """Yield (path, kind) of a readable file or of each split of a saved dataset."""
     kind = detect_kind(path)
     if kind is None:
-        search.skipped[_classify_skipped(path)] += 1
+        suffix = path.suffix.lower()
+        search.skipped["".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"] += 1
     elif kind != DATASET and path.exists() and not path.is_file():
         search.skipped["neither file nor folder"] += 1
     else:
@@ -186,12 +183,6 @@ def detect_kind(path: Path) -> str | None:
     is_packed = path.suffix.lower() == GZIP
     kind = KINDS.get((path.with_suffix("") if is_packed else path).suffix.lower())
     return None if is_packed and kind == PARQUET else kind
-
-
-def _classify_skipped(path: Path) -> str:
-    """Category of a skipped file, for the summary."""
-    suffix = path.suffix.lower()
-    return "".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"
 
 
 def _list_splits(folder: Path) -> list[Path]:

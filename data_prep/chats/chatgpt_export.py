@@ -42,16 +42,11 @@ def _find_last_leaf(nodes: dict[str, dict[str, JsonValue]]) -> str:
     return name
 
 
-def _read_object(message: dict[str, JsonValue], key: str) -> dict[str, JsonValue]:
-    value = message.get(key)
-    return value if isinstance(value, dict) else {}
-
-
 def _read_turn(message: JsonValue) -> dict[str, JsonValue] | None:
     """One shown message; None for one that is hidden or empty."""
     if not isinstance(message, dict):
         return None
-    author, content, about = (_read_object(message, key) for key in ("author", "content", "metadata"))
+    author, content, about = (value if isinstance(value := message.get(key), dict) else {} for key in ("author", "content", "metadata"))
     kind, role = content.get("content_type", "text"), author.get("role")
     if about.get("is_visually_hidden_from_conversation") or kind in SKIPPED_CONTENT:
         return None

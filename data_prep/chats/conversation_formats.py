@@ -217,7 +217,8 @@ def _parse_turn(turn: JsonValue, what: str) -> ChatRow:
     """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`, as `read_message` returns it."""
     if not isinstance(turn, dict):
         raise UserError(f"{what} must be an object, found {turn!r:.60}")
-    message: ChatRow = {_standardise_key(key, turn): value for key, value in turn.items() if value is not None}
+    names = {key: key if NAMES.get(key, key) in turn else NAMES[key] for key in turn}  # a ShareGPT key stays if the standard one is there
+    message: ChatRow = {names[key]: value for key, value in turn.items() if value is not None}
     role = message.get("role")
     if role == "function_call":
         calls = _wrap_calls(message.get("content"), what)
@@ -228,12 +229,6 @@ def _parse_turn(turn: JsonValue, what: str) -> ChatRow:
         if (value := decode_json(message.pop(key, None), f"{what}.{key}")) is not None:
             message[key] = value
     return read_message({**message, "role": ROLES[role.lower()]}, what)
-
-
-def _standardise_key(key: str, turn: ChatRow) -> str:
-    """The standard name of a ShareGPT key, unless the message has both."""
-    usual = NAMES.get(key, key)
-    return key if usual in turn else usual
 
 
 def _wrap_calls(value: JsonValue, what: str) -> list[JsonValue]:

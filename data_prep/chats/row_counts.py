@@ -82,14 +82,12 @@ class RowCounts:
         self.unlearned += unlearned
 
     def count_rejected(self, place: str, reason: str) -> None:
-        self.rejects.append({"source": place, "reason": one_line(reason)})
-        self.reasons[group := _group_reason(one_line(reason))] += 1
+        reason = one_line(reason)
+        self.rejects.append({"source": place, "reason": reason})
+        # Without the parts that differ from row to row, so that equal reasons are counted together.
+        group = SAME if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
+        self.reasons[group] += 1
         self.first_rejected.setdefault(group, self.rejects[-1])
-
-
-def _group_reason(reason: str) -> str:
-    """A reason without the parts that differ from row to row."""
-    return SAME if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argpar
         root = (options.root or line.manifest.parent).resolve()
         clip = find_file(root, line.row.audio)
         reference = find_file(root, line.row.ref_audio) if line.row.ref_audio else None
-        name = _make_file_name(line.row.id or clip.relative_to(root).with_suffix("").as_posix())
+        identity = line.row.id or clip.relative_to(root).with_suffix("").as_posix()
+        name = re.sub(r"[^\w.-]+", "_", identity).lstrip("._") or "_"  # a valid file name, and a valid field of metadata.csv
         codes = (
             None if line.row.audio_codes is None else np.array(line.row.audio_codes, np.uint16)
         )  # nested lists take ten times the memory
@@ -113,11 +114,6 @@ def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argpar
         )
     _require_unique_names(items)
     return items
-
-
-def _make_file_name(identity: str) -> str:
-    """`identity` as a valid file name and field of metadata.csv."""
-    return re.sub(r"[^\w.-]+", "_", identity).lstrip("._") or "_"
 
 
 def _require_unique_names(items: list[ExportItem]) -> None:

@@ -258,7 +258,9 @@ def _run(argv: list[str]) -> int:
         return report_stopped(str(error) or "at once")
     if prepared is None:
         return 0
-    _print_next_steps(arguments.out)
+    print_line(f"report: {overtone_command('report', arguments.out)}")
+    print_line(f"next: {overtone_command('codes', arguments.out, '--model', DEFAULT_MODEL)}")
+    print_line(f"      {suggest_other_models()}")
     return LOST if prepared.lost else 0
 
 
@@ -324,7 +326,10 @@ def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptio
             *_describe_many_contradictions(checks, judged),
             *_list_unchecked(options, job),
             *_describe_missing_voices(judged, standard.voices),
-            *(_describe_voice(line, options.diarize) for line in voices),
+            *(
+                Notice(text=line, is_warning=False) if options.diarize else Notice(text=f"{line}; listen, and see --diarize")
+                for line in voices
+            ),
         ]
         compared = TextChecks(options.whisper, checks.align if job.aligner else None, checks.check_with)
         texts = {one.source.name: describe_texts(one, compared, doubts) for one in recordings}
@@ -432,7 +437,8 @@ def _name_whisper_option(checks: ChosenChecks) -> str:
 def _list_tasks(options: VoiceOptions) -> tuple[list[RecordingTask], ChosenChecks, list[Notice], dict[str, RemovedKind]]:
     """The recordings with their speakers and, with --transcripts, their transcripts; the models that check these; notices about them; and
     what was removed from their texts."""
-    speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.root)
+    root = options.root.resolve()
+    speaker = None if options.speaker_from == "folder" else options.speaker or (root.stem if root.is_file() else root.name)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
     sources = find_recordings(options.root, speaker, skip=options.out)
@@ -515,11 +521,6 @@ def _describe_many_contradictions(checks: ChosenChecks, judged: Sequence[JudgedC
         f"does not understand this voice; listen to some, and use --align {NO_MODEL} if they are right"
     )
     return [Notice(text=text)]
-
-
-def _name_speaker(recordings: Path) -> str:
-    """The name of the folder, or of the file without its ending."""
-    return recordings.resolve().stem if recordings.is_file() else recordings.resolve().name
 
 
 def _read_transcripts(
@@ -617,10 +618,6 @@ def _list_unchecked(options: VoiceOptions, job: Job) -> list[Notice]:
     return [Notice(text=text, is_warning=False) for text in texts]
 
 
-def _describe_voice(line: str, is_diarized: bool) -> Notice:
-    return Notice(text=line if is_diarized else f"{line}; listen, and see --diarize", is_warning=not is_diarized)
-
-
 def _describe_settings(options: VoiceOptions, job: Job, standard: SelectionCriteria) -> dict[str, object]:
     return {
         "text": job.whisper_settings or "transcripts",
@@ -672,9 +669,3 @@ def _require_clips(summary: duration_accounting.Summary, out: Path) -> None:
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
-
-
-def _print_next_steps(out: Path) -> None:
-    print_line(f"report: {overtone_command('report', out)}")
-    print_line(f"next: {overtone_command('codes', out, '--model', DEFAULT_MODEL)}")
-    print_line(f"      {suggest_other_models()}")

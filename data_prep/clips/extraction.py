@@ -139,7 +139,8 @@ def write_clips(
     """
     clips, comment = [], make_comment_of_copy(source.path)
     for piece in pieces:
-        spoken = language or _choose_language(piece)
+        heard = Counter(unit.heard.language for unit in piece.units if unit.heard)
+        spoken = language or max(sorted(heard), key=heard.__getitem__, default=AUTO)
         place = Piece(piece.start + offset, piece.stop + offset, piece.units)
         clip = MeasuredClip(
             id=make_clip_id(source, place),
@@ -176,9 +177,3 @@ def make_clip_path(source: RecordingSource, piece: Piece) -> str:
 def make_existence_check(out: Path) -> Callable[[list[MeasuredClip]], bool]:
     """Return a predicate: True if all clip files of a stored result still exist."""
     return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
-
-
-def _choose_language(piece: Piece) -> str:
-    """The most frequent language that Whisper detected."""
-    languages = Counter(unit.heard.language for unit in piece.units if unit.heard)
-    return max(sorted(languages), key=languages.__getitem__) if languages else AUTO

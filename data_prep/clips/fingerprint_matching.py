@@ -74,15 +74,10 @@ def find_matches(clips: Sequence[FingerprintedClip]) -> list[Match]:
         pairs = list(_pair_overlapping(by_recording[names[one]], by_recording[names[other]], offset))
         found = [match for left, right in pairs if (match := compare_clips(left, right, offset))]
         if one != other and len(found) >= COPIED_CLIPS and len(found) >= COPIED_SHARE * len(pairs):
-            found = [_match_overlap(left, right, offset) for left, right in pairs]
+            found = [_make_match(left, right, offset, 0.0) for left, right in pairs]  # the recordings are copies, so all clips are
         for match in found:
             best.setdefault((match.one, match.other), match)
     return [best[pair] for pair in sorted(best)]
-
-
-def _match_overlap(one: FingerprintedClip, other: FingerprintedClip, offset: int) -> Match:
-    """The match of two clips of which it is known that their recordings are copies."""
-    return _make_match(one, other, offset, 0.0)
 
 
 def compare_clips(

@@ -33,7 +33,10 @@ def compute_gain(master: Audio, regions: list[Region]) -> float:
     if loudness is None:
         return 1.0
     wanted = 10 ** ((TARGET_LUFS - loudness) / 20)
-    return float(min(wanted, PEAK / _find_peak(master, regions)))
+    # Sounds further away from speech than this, such as a slammed door, are in no clip.
+    reach = round(REACH_SECONDS * master.rate)
+    peak = max(_find_peak_between(master, max(region.start - reach, 0), region.stop + reach) for region in regions)
+    return float(min(wanted, PEAK / peak))
 
 
 def measure_loudness(audio: Audio) -> float | None:
@@ -54,12 +57,6 @@ def _collect_speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]
     total = sum(region.stop - region.start for region in regions)
     every = max(1, math.ceil(total / (MEASURED_SECONDS * master.rate)))
     return np.concatenate([master.samples[:0], *(master.samples[start:stop] for start, stop in spans[::every])])
-
-
-def _find_peak(master: Audio, regions: list[Region]) -> float:
-    """Peak magnitude near speech. Sounds further away, such as a slammed door, are in no clip."""
-    reach = round(REACH_SECONDS * master.rate)
-    return max(_find_peak_between(master, max(region.start - reach, 0), region.stop + reach) for region in regions)
 
 
 def _find_peak_between(master: Audio, start: int, stop: int) -> float:

@@ -125,7 +125,7 @@ def measure_pitches(spectrum: Matrix, levels: Matrix) -> Matrix:
     frequencies = (np.arange(BINS) * BIN_HZ).astype(np.float32)
     order = frequencies / pitch[:, None]
     free = (np.abs(order - np.round(order)) * pitch[:, None] > MASK_HZ + MASK_SHARE * frequencies).astype(np.float32)
-    related = _find_related(first)
+    related = _make_related()[first]  # [n, pitches] True for a pitch that has one of the ratios `RELATED` to the first
     rest = np.where(related, np.float32(0), compute_salience(decibels, free))
     rest_tracked = follow_pitches(rest)
     second = rest_tracked.argmax(axis=1)
@@ -201,11 +201,6 @@ def _refine(salience: Matrix, tracked: NDArray[np.intp]) -> NDArray[np.intp]:
     near = np.clip(tracked[:, None] + np.arange(-2, 3), 0, len(PITCHES) - 1)
     best = np.take_along_axis(salience, near, axis=1).argmax(axis=1)
     return near[np.arange(len(near)), best]
-
-
-def _find_related(first: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """[n, pitches] whether a candidate has one of the ratios `RELATED` to the first pitch."""
-    return _make_related()[first]
 
 
 @functools.cache

@@ -254,8 +254,7 @@ def make_presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]
     """The presets; `least_sure` raises the limit on the mean log-probability, for a Whisper that hallucinates at higher confidence."""
     if least_sure is None:
         return PRESETS
-    return {name: tuple(_raise_logprob_limit(rule, least_sure) for rule in rules) for name, rules in PRESETS.items()}
-
-
-def _raise_logprob_limit(rule: Rule, least: float) -> Rule:
-    return replace(rule, least=max(rule.least, least)) if rule.reason == "unsure_text" else rule
+    return {
+        name: tuple(replace(rule, least=max(rule.least, least_sure)) if rule.reason == "unsure_text" else rule for rule in rules)
+        for name, rules in PRESETS.items()
+    }

@@ -137,7 +137,9 @@ def _store_batch(codec: LoadedCodec, rate: int, store: Path, batch: list[ClipToE
         if isinstance(codes, str):
             failed[clip.key] = codes
         else:
-            files.write_bytes(locate_codes(store, clip.key), _serialize_codes(codes))
+            buffer = io.BytesIO()
+            np.save(buffer, codes, allow_pickle=False)
+            files.write_bytes(locate_codes(store, clip.key), buffer.getvalue())
     return failed
 
 
@@ -179,9 +181,3 @@ def _read_samples(clip: ClipToEncode, rate: int) -> Samples:
 
 def _sum_seconds(clips: list[ClipToEncode], rate: int) -> float:
     return sum(clip.samples for clip in clips) / rate
-
-
-def _serialize_codes(codes: Codes) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, codes, allow_pickle=False)
-    return buffer.getvalue()

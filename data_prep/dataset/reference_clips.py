@@ -53,7 +53,9 @@ def write_references(out: Path, rows: list[ManifestRow]) -> None:
         chosen = [out / row.audio for row in choose_clips(own)]
         comment = next(filter(None, map(make_comment_of_copy, chosen)), "")
         wav = make_reference_wav([read_audio(path, MASTER_RATE) for path in chosen], comment)
-        _write_unless_same(out / make_reference_path(speaker), wav)
+        path = out / make_reference_path(speaker)
+        if not path.is_file() or input_files.read_bytes(path) != wav:
+            files.write_bytes(path, wav)
     for path in (out / FOLDER).glob("*.wav"):
         if f"{FOLDER}/{path.name}" not in {make_reference_path(speaker) for speaker in speakers}:
             files.discard(path)
@@ -63,11 +65,6 @@ def make_reference_wav(clips: list[Audio], comment: str = "") -> bytes:
     """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits. `comment`: a mark of synthetic speech, or none."""
     whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
     return encode_pcm_file(convert_to_int16(whole.samples), whole.rate, "WAV", comment)
-
-
-def _write_unless_same(path: Path, data: bytes) -> None:
-    if not path.is_file() or input_files.read_bytes(path) != data:
-        files.write_bytes(path, data)
 
 
 def _read_duration(row: ManifestRow) -> float:

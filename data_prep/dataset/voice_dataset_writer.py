@@ -52,7 +52,9 @@ def write_dataset(
     damaged = {one.source.name for one in recordings if one.damage}
     rows, between = assign_splits(clip_selection.make_rows(judged), val_share, takes, damaged)
     rejects = sorted([*clip_selection.make_rejects(judged, recordings), *(_make_guard_reject(row) for row in between)], key=_make_sort_key)
-    rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
+    text = settings.get("text")  # only the demo Whisper has a scope, which is stored in every row that it wrote
+    asr = {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
+    rows = [row.model_copy(update={"asr": asr}) for row in sorted(rows, key=_make_sort_key)]
     summary = duration_accounting.make_summary(
         duration_accounting.compute_all_durations(recordings, rows, rejects, notices, texts), rows, rejects, settings, notices
     ).model_copy(update={"removed_text": dict(removed)})
@@ -61,14 +63,11 @@ def write_dataset(
     manifest.write_rows_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])
     manifest.write_rows_unless_same(out / manifest.TRAIN, [row for row in rows if row.split == "train"])
     files.write_json(out / manifest.SUMMARY, summary.model_dump())
-    _remove_stale_clips(out, {one.clip.audio for one in judged})
+    named = {one.clip.audio for one in judged}
+    for path in out.glob("clips/*/*.flac"):
+        if path.relative_to(out).as_posix() not in named:
+            files.discard(path)  # of earlier parameters or recordings
     return summary
-
-
-def _describe_demo_whisper(settings: dict[str, object]) -> dict[str, str] | None:
-    """Name and scope of the demo Whisper, stored in every row whose text it wrote; None for other models."""
-    text = settings.get("text")
-    return {"model": str(text["name"]), "scope": str(text["scope"])} if isinstance(text, dict) and "scope" in text else None
 
 
 def _make_guard_reject(row: ManifestRow) -> Reject:
@@ -80,10 +79,3 @@ def _make_guard_reject(row: ManifestRow) -> Reject:
 
 def _make_sort_key(entry: ManifestRow | Reject) -> tuple[str, float]:
     return entry.source or "", entry.start or 0.0
-
-
-def _remove_stale_clips(out: Path, named: set[str | None]) -> None:
-    """Remove clip files of earlier parameters or recordings."""
-    for path in out.glob("clips/*/*.flac"):
-        if path.relative_to(out).as_posix() not in named:
-            files.discard(path)

@@ -19,7 +19,6 @@ from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     import pyarrow
-    from pydantic import JsonValue
 
 OPTION = "SOURCE"
 SPLITS = {
@@ -60,7 +59,9 @@ def find_images(source: str, configs: Sequence[str], splits: Sequence[str]) -> I
     """The images of a source in a fixed order. `configs`, `splits`: of a dataset on the hub. Raises `UserError`."""
     path = Path(source)
     if path.is_dir():
-        yield from _find_in_dataset_folder(path) if _is_saved_dataset(path) else _find_in_folder(path)
+        saved = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+        saved = saved or (path / "dataset_dict.json").is_file() or any(path.rglob("*.parquet"))
+        yield from _find_in_dataset_folder(path) if saved else _find_in_folder(path)
     elif path.suffix.lower() == ".jsonl" and path.is_file():
         yield from read_rows(path)
     elif path.suffix.lower() == ".parquet" and path.is_file():
@@ -76,11 +77,6 @@ def find_images(source: str, configs: Sequence[str], splits: Sequence[str]) -> I
         for file in found:
             if not wanted or file.split in wanted:
                 yield from _read_table(file.path, "train" if wanted else SPLITS.get(file.split, file.split), file.name)
-
-
-def _is_saved_dataset(folder: Path) -> bool:
-    saved = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    return saved or (folder / "dataset_dict.json").is_file() or any(folder.rglob("*.parquet"))
 
 
 def _find_in_folder(folder: Path) -> Iterator[FoundImage]:
@@ -121,7 +117,8 @@ def _read_row(place: str, line: bytes, folder: Path) -> FoundImage:
         if name is None:
             raise UserError("no path of an image (key image)")
         split = SPLITS.get(str(row.get("split")).lower(), "")
-        return _locate_image(place, folder, name, _name_label(_pick(row, LABEL_COLUMNS), ()), split)
+        label = next((row[key] for key in LABEL_COLUMNS if row.get(key) is not None), None)
+        return _locate_image(place, folder, name, _name_label(label, ()), split)
     except UserError as error:
         return FoundImage(place, b"", None, problem=str(error))
 
@@ -130,10 +127,6 @@ def _locate_image(place: str, folder: Path, name: str, label: str | None, split:
     """The image that a row names by its path. Raises `UserError` for a path outside of the folder."""
     path = find_file(folder, name)
     return FoundImage(place, path, label, split, changes=("found in another form of the name",) if is_renamed(folder, name, path) else ())
-
-
-def _pick(row: dict[str, JsonValue], keys: Sequence[str]) -> JsonValue:
-    return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
 def _name_label(value: object, names: Sequence[str]) -> str | None:

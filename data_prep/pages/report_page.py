@@ -99,6 +99,7 @@ def render_page(dataset: Dataset) -> str:
     weakest = find_weaknesses(everything, rules)
     choice = choose_clips(dataset.kept, dataset.rejected, weakest)
     shown = render_clips(dataset.folder, choice)
+    clips = (*dataset.kept, *dataset.rejected)
     script = (FOLDER / "report_page.js").read_text(encoding="utf-8")
     page = make_environment(FOLDER).get_template("report_page.html")
     return page.render(
@@ -110,7 +111,7 @@ def render_page(dataset: Dataset) -> str:
         drift=compute_drift(dataset),
         tolerance=TOLERANCE,
         histograms=make_histograms(dataset),
-        unmeasured=list_unmeasured(dataset),
+        unmeasured=[title for title, _, field in QUALITY if all(_read_measure(clip, field) is None for clip in clips)],
         rules=[_make_rule_view(finding) for finding in compute_findings(everything, rules)],
         preset=dataset.summary.settings.get("preset", DEFAULT_PRESET),
         recordings=list_recordings(dataset)[:MOST_RECORDINGS],
@@ -169,12 +170,6 @@ def make_histograms(dataset: Dataset) -> list[Histogram]:
             make_histogram(title, unit, [_read_measure(clip, field) for clip in kept], [_read_measure(clip, field) for clip in lost])
         )
     return [one for one in drawn if one is not None]
-
-
-def list_unmeasured(dataset: Dataset) -> list[str]:
-    """Titles of the measures that no clip has."""
-    clips = (*dataset.kept, *dataset.rejected)
-    return [title for title, _, field in QUALITY if all(_read_measure(clip, field) is None for clip in clips)]
 
 
 def list_recordings(dataset: Dataset) -> list[RecordingView]:

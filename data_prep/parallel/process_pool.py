@@ -220,7 +220,8 @@ def _run_waiting(
                 busy.append(free.pop(0).begin(index, items[index]))
             if not busy:
                 return
-            for worker in _wait_for_workers(busy):
+            ready = connection.wait([worker.line for worker in busy])  # those that answered or died
+            for worker in [worker for worker in busy if worker.line in ready]:
                 result = worker.receive()
                 if isinstance(result, ItemProgress):
                     on_progress(worker.index, result.value)
@@ -234,12 +235,6 @@ def _run_waiting(
                     waiting.has_result = True
                     yield worker.index, unwrap_result(result)
                 free.append(worker)
-
-
-def _wait_for_workers(busy: list[_WorkerProcess[T, R]]) -> list[_WorkerProcess[T, R]]:
-    """Workers that answered or died; waits for the first."""
-    ready = connection.wait([worker.line for worker in busy])
-    return [worker for worker in busy if worker.line in ready]
 
 
 def unwrap_result(result: Outcome[R]) -> R | Failure:

@@ -101,7 +101,11 @@ def judge_clips(
     judged = apply_rules(recordings, standard, doubts)
     kept = [one for one in judged if not one.reasons]
     qualities = {one.source.digest: _rate_recording(one) for one in recordings}
-    compared = [duplicates.DuplicateCandidate(_make_sound(one), one.clip.text, qualities[one.recording.source.digest]) for one in kept]
+    compared = []
+    for one in kept:
+        clip, digest = one.clip, one.recording.source.digest
+        sound = FingerprintedClip(clip.id, digest, clip.start, clip.stop, np.frombuffer(clip.fingerprint, "<u4"))
+        compared.append(duplicates.DuplicateCandidate(sound, clip.text, qualities[digest]))
     wanted = frozenset(identity for identity, decision in standard.decisions.items() if decision.action == "keep")
     paths = {one.clip.id: out / one.clip.audio for one in kept if one.clip.audio}
     found = duplicates.find_duplicates(compared, lambda identity: read_audio_unchanged(paths[identity]).samples, wanted)
@@ -112,11 +116,6 @@ def judge_clips(
         else one._replace(take=found.takes.get(one.clip.id))
         for one in judged
     ]
-
-
-def _make_sound(judged: JudgedClip) -> FingerprintedClip:
-    clip = judged.clip
-    return FingerprintedClip(clip.id, judged.recording.source.digest, clip.start, clip.stop, np.frombuffer(clip.fingerprint, "<u4"))
 
 
 def _rate_recording(recording: PreparedRecording) -> float:

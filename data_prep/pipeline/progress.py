@@ -96,13 +96,10 @@ class RecordingProgress:
 
     def _format_now(self) -> str:
         speed = self._pace.compute_speed(self._seconds_done)
-        return format_progress(self._seconds_done, self._estimate_total(), speed, self._reasons)
-
-    def _estimate_total(self) -> float:
-        """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
-        return self._seconds_done + (self._estimated - self._estimated_done) * (
-            self._seconds_done / self._estimated_done if self._estimated_done else 1.0
-        )
+        # Estimates are from file sizes; those of the rest are scaled by the error of those of finished recordings.
+        scale = self._seconds_done / self._estimated_done if self._estimated_done else 1.0
+        total = self._seconds_done + scale * (self._estimated - self._estimated_done)
+        return format_progress(self._seconds_done, total, speed, self._reasons)
 
     def __enter__(self) -> RecordingProgress:
         self._bar.start()

@@ -63,7 +63,8 @@ def detect_speech(
         report_activity("detecting speech", done / SPEECH_RATE)
 
     try:
-        problem = _settle_channels(sound, models)
+        find = partial(_find_channel_speech, models)
+        sound.track, problem = channel_voices.settle_channels(sound.track, sound.load_speech_audio, find)
         if problem:
             return UnusableRecording(reason=PEOPLE_ON_CHANNELS, detail=problem, seconds=sound.track.length / MASTER_RATE)
         scan = None
@@ -77,12 +78,6 @@ def detect_speech(
         if error.reason in OF_THE_MACHINE:
             raise
         return UnusableRecording(reason=error.reason, detail=error.detail, seconds=error.seconds)
-
-
-def _settle_channels(sound: LazyAudio, models: Models) -> str:
-    """Choose the channel if several have a sound of their own. Returns why the recording cannot be used, or an empty string."""
-    sound.track, problem = channel_voices.settle_channels(sound.track, sound.load_speech_audio, partial(_find_channel_speech, models))
-    return problem
 
 
 def _leave_out_others(sound: LazyAudio, models: Models, regions: list[Region]) -> DetectedSpeech | UnusableRecording:

@@ -75,7 +75,11 @@ def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[Recor
         raise UserError(f"{folder} does not exist; give the folder with your recordings, or one recording")
     walked = list(_walk_files(folder, skip.resolve()))
     unknown = _ask_decoder([path for path, problem in walked if not problem and _is_of_unknown_kind(path)])
-    found = [(path, problem) for path, problem in walked if problem or path in unknown or _is_named_as_recording(path)]
+    found = [
+        (path, problem)
+        for path, problem in walked
+        if problem or path in unknown or (not _is_hidden(path) and path.suffix.lower() in SOUND_ENDINGS)
+    ]
     if not found:
         others = format_counts(count_ignored(folder, skip, []))
         raise UserError(
@@ -160,10 +164,6 @@ def _walk_files(folder: Path, skip: Path, around: tuple[tuple[int, int], ...] = 
 
 def _is_hidden(path: Path) -> bool:
     return path.name.startswith(".")
-
-
-def _is_named_as_recording(path: Path) -> bool:
-    return not _is_hidden(path) and path.suffix.lower() in SOUND_ENDINGS
 
 
 def _is_of_unknown_kind(path: Path) -> bool:

@@ -96,7 +96,8 @@ class RecordingNames:
         """The recordings that a name fits best; several if it fits them equally well."""
         found: dict[Path, RecordingMatch] = {}
         for form in _list_forms(name):
-            for one in self._find_candidates(form.parts[-1]):
+            keys = dict.fromkeys(_fold(each) for each in (form.parts[-1], strip_ending(form.parts[-1])))
+            for one in (one for key in keys for one in self._by_name.get(key, ())):
                 match = _compare(form, one)
                 if match is not None:
                     found.setdefault(one.path, match)
@@ -108,10 +109,6 @@ class RecordingNames:
         names = {_fold(strip_ending(path.name)): path.name for path in self._paths if path in among}
         near = get_close_matches(_fold(strip_ending(split_name(name)[-1])), names, 1, LEAST_SIMILARITY)
         return names[near[0]] if near else ""
-
-    def _find_candidates(self, last: str) -> list[_Recording]:
-        keys = dict.fromkeys(_fold(each) for each in (last, strip_ending(last)))
-        return [one for key in keys for one in self._by_name.get(key, ())]
 
 
 def format_rules(what: str, rules: Counter[str]) -> str:

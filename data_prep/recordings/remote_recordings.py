@@ -61,13 +61,11 @@ def _mirror(url: RemoteAddress, there: dict[str, remote.RemoteFile], folder: Pat
         name for name, found in there.items() if found.identity is None or known.get(name) != found.identity or not paths[name].is_file()
     ]
     for number, name in enumerate(missing, start=1):
-        print_line(f"{number} of {len(missing)}: {url.child(name)}{_describe_size(there[name])}")
+        bytes_there = there[name].bytes
+        size = "" if bytes_there is None else f", {bytes_there / 1e6:.1f} MB"
+        print_line(f"{number} of {len(missing)}: {url.child(name)}{size}")
         remote.download_atomically(url.child(name), there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
-
-
-def _describe_size(found: remote.RemoteFile) -> str:
-    return "" if found.bytes is None else f", {found.bytes / 1e6:.1f} MB"
 
 
 def _read_ledger(ledger: Path) -> dict[str, str]:

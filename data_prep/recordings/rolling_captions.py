@@ -52,17 +52,13 @@ def _find_new_lines(cues: Sequence[Cue], plain: list[list[str]]) -> Iterator[tup
     before = 0.0
     for cue, lines in zip(cues, plain, strict=True):
         marked = [(line, raw) for line, raw in zip(lines, cue.text.split("\n"), strict=True) if line]
-        known = _count_known(shown, [line for line, _ in marked])
+        now = [line for line, _ in marked]
+        known = next((count for count in range(min(len(shown), len(now)), 0, -1) if shown[-count:] == now[:count]), 0)
         if known == len(marked) and cue.start - before > SPOKEN_ANEW_SECONDS:
             known = 0
         timed = next((at for at, (_, raw) in enumerate(marked) if WORD_TIME.search(raw)), len(marked))
         yield from ((cue, raw) for _, raw in marked[min(known, timed) :])
-        shown, before = [line for line, _ in marked] or shown, cue.end
-
-
-def _count_known(shown: list[str], lines: list[str]) -> int:
-    """Number of first lines that are the last lines of the cue before."""
-    return next((count for count in range(min(len(shown), len(lines)), 0, -1) if shown[-count:] == lines[:count]), 0)
+        shown, before = now or shown, cue.end
 
 
 def split_words(start: float, end: float, raw: str) -> list[tuple[float, float, str]]:

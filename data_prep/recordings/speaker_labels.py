@@ -123,7 +123,7 @@ def decide_labels(
     shown = {(one.form, one.key): one for one in labels}
     candidates = {one: count for one, count in counts.items() if one[1].split()[0] not in HEADINGS}
     accepted = {one for one in candidates if one[0] == "bracket_colon"} | certain
-    upper = {one for one in candidates if one[0] == "colon" and _is_upper(shown[one].name)}
+    upper = {one for one in candidates if one[0] == "colon" and shown[one].name.isupper() and sum(map(str.isalpha, shown[one].name)) > 1}
     if any(candidates[one] > 1 for one in upper):
         accepted |= upper
     for form in ("colon", "lower", "bracket", "quote"):
@@ -164,8 +164,3 @@ def _is_name(text: str) -> bool:
         return False
     capital = [word for word in words if word.casefold() not in PARTICLES]
     return bool(capital) and not any(word[0].islower() for word in capital)
-
-
-def _is_upper(name: str) -> bool:
-    letters = [letter for letter in name if letter.isalpha()]
-    return len(letters) > 1 and name.isupper()

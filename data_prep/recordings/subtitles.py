@@ -59,7 +59,8 @@ def parse_subtitles(text: str, path: Path) -> ParsedCues:
     skipped = list(_list_loose_text(lines, times[0].line if times else len(lines), web, path))
     cues, number = [], 0
     for at, found in enumerate(times):
-        number = _read_number(lines, found.line, number)
+        above = lines[found.line - 1] if found.line else ""
+        number = int(above) if NUMBER.fullmatch(above) else number + 1
         following = times[at + 1].line if at + 1 < len(times) else len(lines)
         stop = _find_stop(lines, found.line, following, number, web) if at + 1 < len(times) else following
         said, loose = _divide_text(lines, found.line + 1, stop, web)
@@ -130,12 +131,6 @@ def _read_times(index: int, line: str, sbv: bool) -> _Times | None:
         more = "" if sbv or SETTINGS.fullmatch(found[3] or "") else found[3].strip()
         return _Times(index, (parse_clock(found[1]), parse_clock(found[2])), more)
     return _Times(index, None) if len(line) < 500 and BROKEN_TIMES.match(line) else None
-
-
-def _read_number(lines: list[str], times: int, before: int) -> int:
-    """The number of a cue in the line before its times, or one more than the number before."""
-    line = lines[times - 1] if times else ""
-    return int(line) if NUMBER.fullmatch(line) else before + 1
 
 
 def _find_stop(lines: list[str], times: int, following: int, number: int, web: bool) -> int:

@@ -242,7 +242,9 @@ def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known:
     rules = Counter(match.rule for path in recordings for text, match in named[path] if own[path] and text == own[path][0])
     taken = {path for paths in own.values() for path in paths}
     alone += dict.fromkeys(text for found in named.values() for text, _ in found if text not in taken)
-    tables = [_read_tables(place, root, known) for place in _list_table_folders(folder, root)] if not all(map(own.get, recordings)) else []
+    above = [parent for parent in folder.parents if root is not None and parent.is_relative_to(root)]
+    nearest = [folder, *(above or [folder.parent] * (folder.name in ABOVE))]  # folders whose tables may name the recordings
+    tables = [_read_tables(place, root, known) for place in nearest] if not all(map(own.get, recordings)) else []
     return _Folder(folder, recordings, own, sorted(alone), near, rules, tables)
 
 
@@ -270,12 +272,6 @@ def _choose_own(recording: Path, named: list[tuple[Path, RecordingMatch]]) -> li
     translated = [path for path in ranks if _find_language(path, recording)]
     plain = sorted(ranks.keys() - set(translated), key=lambda path: (SUFFIXES.index(_find_suffix(path)), ranks[path], path))
     return plain or _require_one_language(recording, translated)
-
-
-def _list_table_folders(folder: Path, root: Path | None) -> list[Path]:
-    """Folders whose tables may name the recordings of `folder`, nearest first."""
-    above = [parent for parent in folder.parents if root is not None and parent.is_relative_to(root)]
-    return [folder, *(above or [folder.parent] * (folder.name in ABOVE))]
 
 
 def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTables]) -> TranscriptTables:

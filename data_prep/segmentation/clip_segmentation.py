@@ -105,7 +105,9 @@ def find_cuts(units: list[TextUnit], regions: list[Region], length: int, toleran
     """
     pauses = [gap for gap in list_gaps(regions, length)[1:-1] if gap.seconds >= CUT_GAP_SECONDS]
     first, last = list_gaps(regions, length)[0], list_gaps(regions, length)[-1]
-    boundaries = _list_boundaries(units, length)
+    # The sample range (low, high) of each boundary by the text's times, including those before the first and after the last unit.
+    stops, starts = [0, *(unit.stop for unit in units)], [*(unit.start for unit in units), length]
+    boundaries = [(min(pair), max(pair)) for pair in zip(stops, starts, strict=True)]
     lows, highs = np.asarray(boundaries).T
     claims: dict[int, list[Region]] = {}
     for pause in [first, *pauses, last]:
@@ -164,13 +166,6 @@ def score_sentence_end(unit: TextUnit) -> float:
 def score_utterance_end(_unit: TextUnit) -> float:
     """Bonus for a cut after an utterance: the transcript's segmentation is kept unless an utterance is too short for a clip."""
     return UTTERANCE_BONUS
-
-
-def _list_boundaries(units: list[TextUnit], length: int) -> list[tuple[int, int]]:
-    """Sample range (low, high) of each boundary by the text's times, including those before the first and after the last unit."""
-    stops = [0, *(unit.stop for unit in units)]
-    starts = [*(unit.start for unit in units), length]
-    return [(min(pair), max(pair)) for pair in zip(stops, starts, strict=True)]
 
 
 def _measure_distance(gap: Region, boundary: tuple[int, int]) -> int:

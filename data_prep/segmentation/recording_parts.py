@@ -59,7 +59,8 @@ def _list_pauses(regions: list[Region], length: int) -> list[Region]:
 def _choose_edge(start: int, target: int, pauses: list[Region], free: list[Region]) -> int | None:
     """Return the position at which the part from `start` ends, preferably in one of the `free` pauses; None: it ends with the recording."""
     earliest, latest = start + target // 2, start + target * 3 // 2
-    pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or _find_pause_after(pauses, latest)
+    after = bisect_left(pauses, latest, key=lambda pause: pause.middle)
+    pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or next(iter(pauses[after:]), None)
     return None if pause is None else pause.middle - pause.middle % STEP
 
 
@@ -80,12 +81,6 @@ def _choose_pause(pauses: list[Region], earliest: int, latest: int) -> Region | 
     first = bisect_left(pauses, earliest, key=lambda pause: pause.middle)
     last = bisect_left(pauses, latest, key=lambda pause: pause.middle)
     return max(pauses[first:last], key=lambda pause: pause.stop - pause.start, default=None)
-
-
-def _find_pause_after(pauses: list[Region], latest: int) -> Region | None:
-    """The first pause with its middle at `latest` or later."""
-    first = bisect_left(pauses, latest, key=lambda pause: pause.middle)
-    return pauses[first] if first < len(pauses) else None
 
 
 def _is_covered(pause: Region, utterances: list[Region]) -> bool:

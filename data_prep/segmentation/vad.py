@@ -197,7 +197,11 @@ def make_windows(regions: list[Region], audio: Audio, longest: float | None = No
         packed.append(Region(pieces[first].start, pieces[first + count - 1].stop))
         first += count
     around = itertools.pairwise(list_gaps(packed, len(audio.samples)))
-    return [_add_margin(region, before, after) for region, (before, after) in zip(packed, around, strict=True)]
+    air = int(WINDOW_AIR_SECONDS * MASTER_RATE)
+    return [
+        Region(max(region.start - air, before.middle), min(region.stop + air, after.middle))
+        for region, (before, after) in zip(packed, around, strict=True)
+    ]
 
 
 def _count_first_window(pieces: list[Region], seconds: float) -> int:
@@ -248,8 +252,3 @@ def _split_region(region: Region, audio: Audio, seconds: float) -> Iterator[Regi
         yield Region(start, at)
         start = at
     yield Region(start, region.stop)
-
-
-def _add_margin(region: Region, before: Region, after: Region) -> Region:
-    air = int(WINDOW_AIR_SECONDS * MASTER_RATE)
-    return Region(max(region.start - air, before.middle), min(region.stop + air, after.middle))

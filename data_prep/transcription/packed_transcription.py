@@ -121,8 +121,10 @@ def transcribe_windows(
 
     A pack that fails gives a unit without text and with the error for each of its regions; the other packs are unaffected.
     """
+    # The longest pack of a batch determines its time; with the longest batch first, lack of memory shows early.
+    packs = sorted(pack_windows(windows, longest), key=lambda pack: (-sum_seconds(pack), pack))
     units, done = list[TextUnit](), 0.0
-    for batch in _make_batches(pack_windows(windows, longest)):
+    for batch in (packs[start : start + BATCH] for start in range(0, len(packs), BATCH)):
         units += _transcribe_halving(batch, transcribe)
         done += sum(map(sum_seconds, batch))
         report(done)
@@ -133,12 +135,6 @@ def _join_window(pack: Pack, window: Region) -> Pack:
     last, kept = pack[-1], int(PAUSE_KEPT_SECONDS * MASTER_RATE)
     middle = Region(last.stop, window.start).middle
     return (*pack[:-1], Region(last.start, min(last.stop + kept, middle)), Region(max(window.start - kept, middle), window.stop))
-
-
-def _make_batches(packs: list[Pack]) -> list[list[Pack]]:
-    """Batches of similar duration, since the longest pack determines the time. Longest first, so that lack of memory shows early."""
-    ordered = sorted(packs, key=lambda pack: (-sum_seconds(pack), pack))
-    return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
 
 
 def _transcribe_halving(batch: list[Pack], transcribe: Callable[[list[Pack]], list[TextUnit]]) -> list[TextUnit]:
