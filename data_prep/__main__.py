@@ -43,7 +43,7 @@ def run_verb(verb: str, argv: list[str]) -> int:
 
 
 def console() -> int:
-    """Entry point of the installed command."""
+    """Run the installed command."""
     return run_program(main)
 
 

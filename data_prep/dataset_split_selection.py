@@ -16,7 +16,7 @@ NAMED_TRAINING = re.compile(r"(?:^|/)(train_\w+)-\d+-of-\d+\.")
 
 
 def choose_configurations(option: str, dataset: str, known: Sequence[str], configs: Sequence[str]) -> Sequence[str]:
-    """The configurations to read: `configs`, or the only one. Raises `UserError` with all of them if that is not one of several."""
+    """Return the configurations to read: `configs`, or the only one. Raises `UserError` with all of them if that is not one of several."""
     if missing := [name for name in configs if name not in known]:
         raise UserError(
             f"--config {missing[0]}: {option} {dataset} has no such configuration; it has {', '.join(known) or 'only the default one'}"
@@ -27,7 +27,7 @@ def choose_configurations(option: str, dataset: str, known: Sequence[str], confi
 
 
 def choose_splits(option: str, dataset: str, known: Sequence[str], splits: Sequence[str]) -> Sequence[str]:
-    """The splits to read: `splits`, or the only one. Raises `UserError` with all of them if that is not one of several."""
+    """Return the splits to read: `splits`, or the only one. Raises `UserError` with all of them if that is not one of several."""
     if missing := [name for name in splits if name not in known]:
         raise UserError(f"--split {missing[0]}: {option} {dataset} has no such split; it has {', '.join(known)}")
     if len(known) > 1 and not splits:
@@ -36,7 +36,7 @@ def choose_splits(option: str, dataset: str, known: Sequence[str], splits: Seque
 
 
 def find_split(name: str, entries: list[DataFiles]) -> str:
-    """The split of a file by the patterns of a card; empty for a file of another configuration."""
+    """Return the split of a file by the patterns of a card; empty for a file of another configuration."""
     entry = next((entry for entry in entries if match_pattern(entry.pattern, name)), None)
     return (entry.split or guess_split(name)) if entry else ""
 
@@ -50,7 +50,8 @@ def guess_split(name: str) -> str:
 
 
 def list_configuration_folders(names: list[str]) -> list[str]:
-    """Top-level folders that each hold the same splits under the same names, as `main/train.parquet` and `other/train.parquet`."""
+    """Return the top-level folders that each hold the same splits under the same names, as `main/train.parquet` and
+    `other/train.parquet`."""
     below: dict[str, set[str]] = {}
     for name in names:
         folder, _, rest = name.partition("/")

@@ -50,7 +50,7 @@ def read_records(lines: Iterable[str], delimiter: str, header: str, first: int) 
 
 
 def find_excel_mark(line: str) -> str:
-    """The separator that a first line `sep=;` names to Excel; empty if it is another line."""
+    """Return the separator that a first line `sep=;` names to Excel; empty if it is another line."""
     found = EXCEL_MARK.fullmatch(line.strip("\ufeff \r\n"))
     return found[1] if found else ""
 
@@ -61,8 +61,8 @@ def is_quoted(field: str) -> bool:
 
 
 def unquote(field: str, always: bool = False) -> str:
-    """A field without the quotation that some programs write because of the quotation marks in it. Other quotation marks are text, unless
-    `always` says that this program quotes the whole column."""
+    """Return a field without the quotation that some programs write because of the quotation marks in it. Other quotation marks are text,
+    unless `always` says that this program quotes the whole column."""
     if not is_quoted(field) or not (always or len(field) == 2 or '""' in field[1:-1]):
         return field
     return field[1:-1].replace('""', '"')

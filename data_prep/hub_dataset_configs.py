@@ -35,7 +35,7 @@ class DataFiles(NamedTuple):
 
 
 def read_configurations(card: Path) -> dict[str, list[DataFiles]]:
-    """Configuration → its files; empty if the card lists none. Raises `UserError` for a list that cannot be understood."""
+    """Return configuration → its files; empty if the card lists none. Raises `UserError` for a list that cannot be understood."""
     header = HEADER.search(input_files.read_bytes(card).decode("utf-8", "replace"))
     block = CONFIGS.search(header[1]) if header else None  # only this block: other keys of cards often are no valid YAML 1.2
     entries = load_yaml(block[0], card.name).get("configs") if block else None

@@ -27,7 +27,7 @@ class DatasetFile(NamedTuple):
 
 
 def download_dataset_files(option: str, dataset: str, patterns: Sequence[str], configs: Sequence[str]) -> list[DatasetFile] | None:
-    """The data files of a dataset on the hub that match `patterns`, by name; None if `dataset` is a path.
+    """Return the data files of a dataset on the hub that match `patterns`, by name; None if `dataset` is a path.
 
     `configs`: the configurations to read. Raises `UserError`, in the name of the flag `option`, for a dataset with several
     configurations of which none is chosen, and for one that it does not have.

@@ -30,5 +30,5 @@ NAMES = dict(
 
 
 def find_language_name(code: str) -> str | None:
-    """The language of a code or locale (`sv-SE`, `JP`, `pt_BR`), whose region is dropped; None for an unknown one."""
+    """Return the language of a code or locale (`sv-SE`, `JP`, `pt_BR`), whose region is dropped; None for an unknown one."""
     return NAMES.get(code.strip().lower().replace("_", "-").partition("-")[0])

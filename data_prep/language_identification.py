@@ -73,7 +73,7 @@ class LanguageMargin(NamedTuple):
 
 
 def count_letters(text: str) -> int:
-    """Number of letters of any script."""
+    """Return the number of letters of any script."""
     return sum(map(str.isalpha, text))
 
 
@@ -91,8 +91,8 @@ def compare_language(text: str, language: str) -> LanguageMargin | None:
 
 
 def find_other_script(text: str, language: str) -> str:
-    """The script of most letters of a text, if the language (full name) is written in another one; "" otherwise, and for few letters.
-    Unlike the language, it is certain in a few words."""
+    """Return the script of most letters of a text, if the language (full name) is written in another one; "" otherwise, and for few
+    letters. Unlike the language, it is certain in a few words."""
     letters = [one for one in text if one.isalpha()]
     if language not in SCRIPTS or len(letters) < LEAST_OF_SCRIPT:
         return ""
@@ -102,18 +102,18 @@ def find_other_script(text: str, language: str) -> str:
 
 
 def name_language(text: str) -> str:
-    """Full name of the most likely language of a text."""
+    """Return the full name of the most likely language of a text."""
     return NAMES[next(one for one, _ in _load_identifier().rank(text) if one in NAMES)]
 
 
 @functools.cache
 def _list_codes() -> dict[str, str]:
-    """Name of a language → its code in the model."""
+    """Return name of a language → its code in the model."""
     return {NAMES[code]: code for code, _ in _load_identifier().rank("") if code in NAMES}
 
 
 def identify_language(text: str) -> str | None:
-    """ISO 639-1 code of the most likely language; None for too few letters. Raises `UserError` if py3langid is not installed."""
+    """Return the ISO 639-1 code of the most likely language; None for too few letters. Raises `UserError` if py3langid is not installed."""
     shown = text[:MOST_CHARACTERS]
     if sum(map(str.isalpha, shown)) < LEAST_LETTERS:
         return None

@@ -38,13 +38,13 @@ TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl",
 
 
 def locate_shifted_rows(manifest: Path) -> Path:
-    """The file beside a manifest with its rows and their time-shifted copies: train.jsonl → train.shifted.jsonl."""
+    """Return the file beside a manifest with its rows and their time-shifted copies: train.jsonl → train.shifted.jsonl."""
     return manifest.with_suffix(f".shifted{manifest.suffix}")
 
 
 def training_command(dataset: Path, recipe: str, base: str | None = None) -> str:
-    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell; with the time-shifted copies if
-    there are some.
+    """Return the command that trains on a dataset with audio codes, or on one of its files, quoted for a shell; with the time-shifted
+    copies if there are some.
 
     `recipe`: that of the codes' codec. `base`: the base model, if it is not that of the recipe.
     """
@@ -64,7 +64,7 @@ class TrainingRows(NamedTuple):
 
 
 def locate_training_rows(dataset: Path) -> TrainingRows:
-    """The rows of a dataset, or of one of its files."""
+    """Return the rows of a dataset, or of one of its files."""
     plain, val = dataset / TRAIN if dataset.is_dir() else dataset, dataset / VAL
     copies = locate_shifted_rows(plain)
     return TrainingRows(copies if copies.is_file() else plain, val if val.is_file() and val.stat().st_size else None)
@@ -193,7 +193,7 @@ class Reject(BaseModel):
 
 
 def parse_language(given: str) -> str:
-    """Language name as stored in rows: `en`, `English` → `english`. Other languages must be given by their full name."""
+    """Return the language name as stored in rows: `en`, `English` → `english`. Other languages must be given by their full name."""
     name = given.strip().lower()
     if name in LANGUAGES:
         return LANGUAGES[name]
@@ -204,13 +204,13 @@ def parse_language(given: str) -> str:
 
 
 def parse_locale(given: str) -> str:
-    """The language name of a locale or code in a table (`pt-BR`, `JP`, `english`); `auto` for an unknown code."""
+    """Return the language name of a locale or code in a table (`pt-BR`, `JP`, `english`); `auto` for an unknown code."""
     name = given.strip().lower().replace("_", "-").partition("-")[0]
     return find_language_name(given) or (name if len(name) > 3 and name.isalpha() else AUTO)
 
 
 def parse_speaker(given: str) -> str:
-    """Speaker name in lower case, as the inference code looks it up."""
+    """Return the speaker name in lower case, as the inference code looks it up."""
     name = " ".join(given.split()).lower()
     if not name:
         raise UserError(f"--speaker {given!r}: expected a non-empty name")
@@ -239,7 +239,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, JsonValue]]]:
 
 
 def resolve_clip(manifest: Path, row: ManifestRow) -> Path:
-    """The real path of a row's clip. Raises `UserError` if it is outside the manifest's folder."""
+    """Return the real path of a row's clip. Raises `UserError` if it is outside the manifest's folder."""
     return find_file(manifest.parent, row.audio)
 
 

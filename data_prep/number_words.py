@@ -18,8 +18,8 @@ YEAR = re.compile(r"1[1-9]\d\d|20[1-9]\d")
 
 
 def spell_numbers(text: str) -> str:
-    """The text with each number in words. Years are read as two pairs of digits; other numbers of more than three digits, and those with a
-    leading zero, digit by digit, unless they are round ("4000") or have separators ("12,345")."""
+    """Return the text with each number in words. Years are read as two pairs of digits; other numbers of more than three digits, and those
+    with a leading zero, digit by digit, unless they are round ("4000") or have separators ("12,345")."""
     return NUMBER.sub(_replace_number, text)
 
 
@@ -46,7 +46,7 @@ def _spell_number(written: str) -> str:
 
 
 def _list_words(number: int) -> list[str]:
-    """The words of a number of at most `LONGEST` digits."""
+    """Return the words of a number of at most `LONGEST` digits."""
     for size, name in SCALES:
         if number >= size:
             rest = number % size

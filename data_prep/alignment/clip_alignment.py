@@ -16,17 +16,18 @@ LONGEST_SECONDS = 60
 
 
 def open_aligner(option: str, name: str) -> Aligner:
-    """`pocketsphinx`, or a Wav2Vec2 model with a CTC head by folder or hub name. Raises `UserError` in the name of `option`."""
+    """Open `pocketsphinx`, or a Wav2Vec2 model with a CTC head by folder or hub name. Raises `UserError` in the name of `option`."""
     return open_pocketsphinx_aligner(option) if name == POCKETSPHINX else open_ctc_aligner(option, name)
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text between spaces. A text in a script without spaces is one word: its score is complete, its times are not."""
+    """Return the words of a text between spaces. A text in a script without spaces is one word: its score is complete, its times are
+    not."""
     return text.split()
 
 
 def align_clips(aligner: LoadedAligner, clips: Mapping[str, tuple[Path, str]]) -> dict[str, TextAlignment]:
-    """Clip id → alignment, for clips given as (file, text); omits clips of more than `LONGEST_SECONDS`."""
+    """Return clip id → alignment, for clips given as (file, text); omits clips of more than `LONGEST_SECONDS`."""
     sounds = ((identity, read_audio(path, SPEECH_RATE), text) for identity, (path, text) in clips.items())
     return {
         identity: aligner.align(sound.samples, split_words(text)) for identity, sound, text in sounds if sound.seconds <= LONGEST_SECONDS

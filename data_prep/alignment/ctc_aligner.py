@@ -52,7 +52,7 @@ class CtcAligner:
         return sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
 
     def load(self, device: str) -> LoadedCtcAligner:
-        """Raises `UserError` for weights that do not load."""
+        """Load the model and its vocabulary. Raises `UserError` for weights that do not load."""
         from transformers import Wav2Vec2ForCTC
 
         tokens = read_vocabulary(self.folder)
@@ -106,7 +106,7 @@ class LoadedCtcAligner:
         return self._time_words(path, encoded)
 
     def compute_emissions(self, samples: Samples) -> Emissions:
-        """[T, V] log-probabilities of a clip, `samples` [n] at 16 kHz; [0, V] if it is shorter than a frame."""
+        """Return the log-probabilities [T, V] of a clip, `samples` [n] at 16 kHz; [0, V] if it is shorter than a frame."""
         import torch
 
         shortest = self._count_frame_samples()
@@ -120,7 +120,7 @@ class LoadedCtcAligner:
             return logits.log_softmax(dim=-1).cpu().numpy()
 
     def _count_frame_samples(self) -> int:
-        """Samples that the first frame sees: fewer give no frame."""
+        """Return the number of samples that the first frame sees; fewer samples give no frame."""
         samples = 1
         for kernel, stride in zip(reversed(self.model.config.conv_kernel), reversed(self.model.config.conv_stride), strict=True):
             samples = (samples - 1) * stride + kernel
@@ -131,7 +131,7 @@ class LoadedCtcAligner:
         return math.prod(self.model.config.conv_stride) / SPEECH_RATE
 
     def _encode(self, words: Sequence[str]) -> list[tuple[int | None, int]]:
-        """(index of the word, token) of every known character; None: a separator between two words."""
+        """Return (index of the word, token) of every known character; the index of a separator between two words is None."""
         separator = next((self.tokens[one] for one in SEPARATORS if one in self.tokens), None)
         encoded: list[tuple[int | None, int]] = []
         for index, word in enumerate(words):
@@ -157,8 +157,8 @@ class LoadedCtcAligner:
 
 
 def open_ctc_aligner(option: str, name: str) -> CtcAligner:
-    """The aligner of a model: a folder, or a name on the hub. Raises `UserError`, in the name of the command-line `option`, for a model
-    without a CTC head or without a vocabulary of characters."""
+    """Open the aligner of a model: a folder, or a name on the hub. Raises `UserError`, in the name of the command-line `option`, for a
+    model without a CTC head or without a vocabulary of characters."""
     folder = resolve_model(option, name, [CONFIG, VOCABULARY])
     try:
         config = check_config(folder, KIND)
@@ -174,7 +174,8 @@ def open_ctc_aligner(option: str, name: str) -> CtcAligner:
 
 
 def read_vocabulary(folder: Path) -> dict[str, int]:
-    """Character → token of vocab.json, without special tokens. Raises `UserError` for a vocabulary per language or without letters."""
+    """Return character → token of vocab.json, without special tokens. Raises `UserError` for a vocabulary per language or without
+    letters."""
     path = folder / VOCABULARY
     if not path.is_file():
         raise UserError(f"{folder} has no {VOCABULARY}; expected a model whose tokens are characters")

@@ -39,7 +39,7 @@ SKIP = 3
 def align_tokens(
     emissions: Emissions, tokens: Sequence[int], blank: int, *, part: bool = False, starts: Sequence[int] = ()
 ) -> TokenPath | None:
-    """The most probable path that emits `tokens` and blanks; None if there are too few frames.
+    """Return the most probable path that emits `tokens` and blanks; None if there are too few frames.
 
     `part`: emit any run of neighbouring tokens instead of all of them. `starts`: tokens, ascending, at which passages begin; the path may
     go from the blank before one of them to the blank before the next.
@@ -72,7 +72,7 @@ def align_tokens(
 
 
 def score_free_path(emissions: Emissions) -> float:
-    """Log-probability of the best path without a text: the sum of the best token of each frame."""
+    """Return the log-probability of the best path without a text: the sum of the best token of each frame."""
     return float(emissions.max(axis=1).sum(dtype=np.float64))
 
 

@@ -110,8 +110,8 @@ class LoadedPocketsphinxAligner:
         return self._time_words([spoken[position] for position in run])
 
     def _score_free_phones(self, samples: Samples) -> float | None:
-        """Logarithm of the score of the best sequence of phones, without a text; None if there is none. It takes longer than an alignment,
-        and several texts are compared with the same sound one after the other."""
+        """Return the logarithm of the score of the best sequence of phones, without a text; None if there is none. It takes longer than an
+        alignment, and several texts are compared with the same sound one after the other."""
         sound = samples.tobytes()
         if sound != self._free[0]:
             self._decoder.activate_search("phones")
@@ -120,7 +120,7 @@ class LoadedPocketsphinxAligner:
         return self._free[1]
 
     def _decode(self, samples: Samples) -> Hypothesis | None:
-        """The hypothesis of the active search for a whole clip, or None."""
+        """Return the hypothesis of the active search for a whole clip, or None."""
         waves = (np.clip(samples, -1, 1) * 32767).astype(np.int16)
         self._decoder.start_utt()
         self._decoder.process_raw(waves.tobytes(), full_utt=True)  # with all frames at once, nothing depends on earlier clips
@@ -128,12 +128,12 @@ class LoadedPocketsphinxAligner:
         return self._decoder.hyp()
 
     def _list_words(self) -> list[Segment]:
-        """Segments of the last hypothesis with a word of the dictionary. Others are fillers: silence and noise, such as `<sil>`, `[NOISE]`
-        and `+SPN+`; their names depend on the model."""
+        """Return the segments of the last hypothesis with a word of the dictionary. Others are fillers: silence and noise, such as `<sil>`,
+        `[NOISE]` and `+SPN+`; their names depend on the model."""
         return [one for one in self._decoder.seg() if one.word and SPOKEN.fullmatch(remove_variant(one.word))]
 
     def _find_pronunciations(self, words: Sequence[str]) -> tuple[list[tuple[int, str]], int]:
-        """(index of the word, entry of the dictionary), and the number of words that the dictionary lacks."""
+        """Return (index of the word, entry of the dictionary), and the number of words that the dictionary lacks."""
         spoken: list[tuple[int, str]] = []
         unknown = 0
         for index, word in enumerate(words):
@@ -150,7 +150,7 @@ class LoadedPocketsphinxAligner:
         return spoken, unknown
 
     def _time_words(self, spoken: Sequence[tuple[int, str]]) -> tuple[AlignedUnit, ...]:
-        """The times of the last hypothesis, which contains all of `spoken`."""
+        """Return the times of the last hypothesis, which contains all of `spoken`."""
         times: dict[int, tuple[int, int]] = {}
         for (index, _), one in zip(spoken, self._list_words(), strict=True):
             times[index] = (times.get(index, (one.start_frame, 0))[0], one.end_frame + 1)
@@ -158,7 +158,7 @@ class LoadedPocketsphinxAligner:
 
 
 def open_pocketsphinx_aligner(option: str) -> PocketsphinxAligner:
-    """Raises `UserError`, in the name of the command-line `option`, if the package is not installed."""
+    """Open the aligner. Raises `UserError`, in the name of the command-line `option`, if the package is not installed."""
     try:
         installed = version(NAME)
     except PackageNotFoundError as error:
@@ -179,13 +179,13 @@ def _make_decoder() -> Decoder:
 
 
 def remove_variant(word: str) -> str:
-    """`read` of `read(2)`, an alternative pronunciation."""
+    """Return `read` of `read(2)`, an alternative pronunciation."""
     return VARIANT.sub("", word)
 
 
 def _find_run(words: Sequence[str], run: Sequence[str], skips: Mapping[int, int]) -> list[int]:
-    """The positions in `words` of the words of `run`, which are neighbours except for passages that are left out; [] if there are none.
-    `skips`: first word of a passage → first word behind it."""
+    """Return the positions in `words` of the words of `run`, which are neighbours except for passages that are left out; [] if there are
+    none. `skips`: first word of a passage → first word behind it."""
     reached: list[dict[int, int]] = [{at: -1 for at, word in enumerate(words) if run and word == run[0]}]
     for name in run[1:]:
         following: dict[int, int] = {}

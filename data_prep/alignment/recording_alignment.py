@@ -84,8 +84,8 @@ class _Utterance(NamedTuple):
 def locate_utterances(
     aligner: LoadedAligner, audio: Audio, windows: Sequence[Region], utterances: Sequence[TextUnit], longest: float, times: Times
 ) -> LocatedText:
-    """Units with the times of the sound. `audio` at 16 kHz; `longest`: seconds of an utterance above which it is divided into words. If the
-    `times` of the utterances are right, only longer ones get others.
+    """Return the units with the times of the sound. `audio` at 16 kHz; `longest`: seconds of an utterance above which it is divided into
+    words. If the `times` of the utterances are right, only longer ones get others.
 
     An utterance that is hardly found keeps its times, moved by the usual error of its neighbours. Sentences that are not spoken are left
     out, unless the times are right.
@@ -122,7 +122,7 @@ def locate_utterances(
 
 
 def _omit_words(unit: TextUnit, words: Sequence[int], texts: Sequence[str], changed: bool) -> TextUnit:
-    """The utterance with those of its words alone that are in `words`."""
+    """Return the utterance with no other words than those in `words`."""
     if not changed:
         return unit
     space = unit.text[: len(unit.text) - len(unit.text.lstrip())]
@@ -142,7 +142,7 @@ def _is_divided(one: _Utterance, found: Mapping[int, Region], longest: float) ->
 
 
 def _set_times(one: _Utterance, texts: Sequence[str], found: Mapping[int, Region], longest: float, usual: int) -> list[TextUnit]:
-    """The utterance with other times; a long one as its words. `usual`: error of the times of most utterances, in samples."""
+    """Return the utterance with other times; a long one as its words. `usual`: error of the times of most utterances, in samples."""
     if _is_divided(one, found, longest):
         return [
             TextUnit(text="".join(f" {texts[at]}" for at in words), start=found[place].start, stop=found[place].stop)
@@ -156,8 +156,8 @@ def _set_times(one: _Utterance, texts: Sequence[str], found: Mapping[int, Region
 def divide_at_changes(
     aligner: LoadedAligner, audio: Audio, units: Sequence[TextUnit], ends: Sequence[int], changes: Sequence[int]
 ) -> DividedText:
-    """The text with each utterance over a change of the voice as its words, so that it can be cut there. `audio` at 16 kHz; `ends`: `stop`
-    of the units that end an utterance; `changes`: samples at `MASTER_RATE`, ascending.
+    """Return the text with each utterance over a change of the voice as its words, so that it can be cut there. `audio` at 16 kHz; `ends`:
+    `stop` of the units that end an utterance; `changes`: samples at `MASTER_RATE`, ascending.
 
     An utterance stays whole if it does not fit its sound, or if that is unknown.
     """
@@ -170,7 +170,7 @@ def divide_at_changes(
 
 
 def _align_unit(aligner: LoadedAligner, audio: Audio, unit: TextUnit) -> list[TextUnit]:
-    """The words of an utterance with their own times; [] if it does not fit its sound, or not all words are found."""
+    """Return the words of an utterance with their own times; [] if it does not fit its sound, or not all words are found."""
     place, words = Region(unit.start, unit.stop), split_words(unit.text)
     start = max(place.start - MARGIN, 0)
     found = aligner.align(_cut_place(audio, place), words) if place.seconds <= LONGEST_COMPARED else TextAlignment(score=None)
@@ -182,14 +182,14 @@ def _align_unit(aligner: LoadedAligner, audio: Audio, unit: TextUnit) -> list[Te
 
 @functools.cache
 def compute_code_digest() -> str:
-    """Digest of this file: part of the cache key, so that results of other code are not reused."""
+    """Return the digest of this file: part of the cache key, so that results of other code are not reused."""
     return files.digest(Path(__file__))
 
 
 def _list_passages(words: Sequence[Sequence[str]], times: Times) -> list[range]:
-    """The passages that a speaker may have left out, as ranges of words of the whole transcript, from the words of each utterance: the
-    sentences of a plain text, and whole cues of subtitles. If the times are right, there are none: an unspoken passage is found at its own
-    place, and a search for others would lose spoken ones."""
+    """Return the passages that a speaker may have left out, as ranges of words of the whole transcript, from the words of each utterance:
+    the sentences of a plain text, and whole cues of subtitles. If the times are right, there are none: an unspoken passage is found at its
+    own place, and a search for others would lose spoken ones."""
     passages, at = list[range](), 0
     for own in words if times != "right" else ():
         inner = [number for number, word in enumerate(own[:-1], start=1) if word.rstrip(CLOSING).endswith(SENTENCE_ENDS)]
@@ -202,7 +202,7 @@ def _list_passages(words: Sequence[Sequence[str]], times: Times) -> list[range]:
 def _find_unspoken(
     aligner: LoadedAligner, audio: Audio, texts: Sequence[str], sentences: Sequence[range], found: Mapping[int, Region]
 ) -> list[range]:
-    """The sentences without which the sound of their neighbours fits its text, and better than with them.
+    """Return the sentences without which the sound of their neighbours fits its text, and better than with them.
 
     A sentence is compared only if hardly any of its words are found, or if it does not fit its place.
     """
@@ -225,7 +225,7 @@ def _find_unspoken(
 
 
 def _find_place(sentence: range, found: Mapping[int, Region]) -> Region | None:
-    """From the first to the last located word; None if fewer than `LEAST_LOCATED` of them are."""
+    """Return the samples from the first to the last located word; None if the share of located words is below `LEAST_LOCATED`."""
     located = [found[at] for at in sentence if at in found]
     return Region(located[0].start, located[-1].stop) if len(located) >= LEAST_LOCATED * len(sentence) else None
 
@@ -237,14 +237,14 @@ def _fits_place(aligner: LoadedAligner, audio: Audio, texts: Sequence[str], sent
 
 
 def _score_words(aligner: LoadedAligner, audio: Audio, words: Sequence[str], place: Region) -> float | None:
-    """The score of the alignment of `words` with the sound in `place`; None if it is unknown, or the place is too long."""
+    """Return the score of the alignment of `words` with the sound in `place`; None if it is unknown, or the place is too long."""
     if place.seconds > LONGEST_COMPARED:
         return None
     return aligner.align(_cut_place(audio, place), words).score
 
 
 def _cut_place(audio: Audio, place: Region) -> Samples:
-    """[n] samples at 16 kHz of a place, with a margin."""
+    """Return the samples [n] at 16 kHz of a place, with a margin."""
     start, stop = (convert_position(edge, MASTER_RATE, SPEECH_RATE) for edge in (max(place.start - MARGIN, 0), place.stop + MARGIN))
     return audio.samples[start:stop]
 
@@ -257,7 +257,8 @@ def _locate_words(
     sentences: Sequence[range],
     hints: list[int] | None,
 ) -> dict[int, Region]:
-    """Position in `words` → samples at `MASTER_RATE`, in order; omits words that are not found. Whole `sentences` may be left out."""
+    """Return position in `words` → samples at `MASTER_RATE`, in order; omits words that are not found. Whole `sentences` may be left
+    out."""
     found: dict[int, Region] = {}
     expected, spare = 0, SPARE_WORDS
     for window in windows:
@@ -279,15 +280,15 @@ def _locate_words(
 
 
 def _attach_missing(positions: Sequence[int], located: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """(located word, words) of each unit: a word that is not located goes with the located one before it. If it was spoken, the text would
-    lack it otherwise; if not, the alignment of the clip shows that."""
+    """Return (located word, words) of each unit: a word that is not located goes with the located one before it. If it was spoken, the text
+    would lack it otherwise; if not, the alignment of the clip shows that."""
     starts = [positions[0], *located[1:]]
     stops = [*located[1:], positions[-1] + 1]
     return [(place, [at for at in positions if start <= at < stop]) for place, start, stop in zip(located, starts, stops, strict=True)]
 
 
 def _interpolate_times(utterances: Sequence[TextUnit]) -> list[int]:
-    """Approximate sample of each word, from the times of its utterance."""
+    """Return the approximate sample of each word, from the times of its utterance."""
     return [
         one.start + (one.stop - one.start) * at // count
         for one in utterances

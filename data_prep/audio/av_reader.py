@@ -82,7 +82,7 @@ def _is_ogg_flac(container: InputContainer, track: AudioStream) -> bool:
 
 
 def _find_picture_start(container: InputContainer, track: AudioStream) -> Fraction | None:
-    """Seconds at which the first of the other streams starts: films and further sound, no covers and no subtitles."""
+    """Return the seconds at which the first of the other streams starts: films and further sound, no covers and no subtitles."""
     from av.stream import Disposition
 
     return min(
@@ -100,7 +100,7 @@ def _find_picture_start(container: InputContainer, track: AudioStream) -> Fracti
 
 
 def _describe_streams(container: InputContainer) -> list[str]:
-    """A note on a file with several audio streams, such as languages of a film; none for one."""
+    """Return a note on a file with several audio streams, such as languages of a film; none for one."""
     streams = container.streams.audio
     names = [stream.metadata.get("language") or stream.metadata.get("title") or stream.name for stream in streams]
     listed = ", ".join(f"{name:.20}" for name in names[:6])
@@ -140,12 +140,12 @@ def _decode_packets(container: InputContainer, track: AudioStream, faults: list[
 
 
 def _find_time(frame: AudioFrame) -> Fraction | None:
-    """Seconds at which a frame is played."""
+    """Return the seconds at which a frame is played."""
     return None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
 
 
 def _read_declared_seconds(container: InputContainer, track: AudioStream, first: AudioFrame) -> float | None:
-    """Duration of the track by the header; None if there is none, or only an estimate."""
+    """Return the duration of the track by the header; None if there is none, or only an estimate."""
     if container.format.name in ESTIMATED or _is_ogg_flac(container, track):
         return None
     alone = len(container.streams) == 1
@@ -225,7 +225,7 @@ class _FrameFitting:
             yield fit_channels(plain.to_ndarray().T, self.channels)
 
     def describe(self) -> list[str]:
-        """Changes of the format, for the user."""
+        """Return the changes of the format, for the user."""
         if not self._changes:
             return []
         kept = f"{self._rate} Hz and {format_count(self.channels, 'channel')}"

@@ -19,7 +19,8 @@ QUANTISATION = (1 / 32768) ** 2 / 12  # power of 16-bit quantisation noise
 
 
 def measure_bandwidth(samples: Samples, rate: int) -> int:
-    """Highest frequency in Hz that stands out of the noise: at most 8000 for a 16 kHz recording, even if resampled. `samples`: [n].
+    """Return the highest frequency in Hz that stands out of the noise: at most 8000 for a 16 kHz recording, even if resampled. `samples`:
+    [n].
 
     The noise floor at each frequency comes from the quietest frames, if they are pauses (20 dB below the loudest), and is at least 16-bit
     quantisation noise. 0 for silence and for less than one frame. More reliable on half a minute than on a second.
@@ -37,7 +38,7 @@ def measure_bandwidth(samples: Samples, rate: int) -> int:
 
 
 def _average_pauses(power: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[bins] mean power of the quietest frames; zeros if they are as loud as speech. `power`: [frames, bins]."""
+    """Return the mean power [bins] of the quietest frames; zeros if they are as loud as speech. `power`: [frames, bins]."""
     total = power.sum(axis=1)
     quiet = total <= np.quantile(total, QUIET_SHARE)
     is_pause = total[quiet].mean() < np.quantile(total, LOUD_SHARE) * _decibel_to_power(-PAUSE_DB)

@@ -76,7 +76,7 @@ class ChannelLevels:
             self._powers.append(of_all.var(axis=1, dtype=np.float64).astype(np.float32))
 
     def measure(self) -> NDArray[np.float64]:
-        """[frames, channels + 1] powers in dB of full scale, the last column of the mean."""
+        """Return [frames, channels + 1] powers in dB of full scale, where the last column is that of the mean."""
         powers = np.concatenate(self._powers) if self._powers else np.zeros((0, self._channels + 1), np.float32)
         return convert_to_decibels(powers)
 
@@ -95,19 +95,19 @@ def choose_channels(wanted: str, covariance: NDArray[np.float64], levels: NDArra
 
 
 def find_channel(wanted: str) -> int | None:
-    """Index of the channel that the user named; None if the choice names none."""
+    """Return the index of the channel that the user named; None if the choice names none."""
     return {LEFT: 0, RIGHT: 1}.get(wanted) if not wanted.isdecimal() else int(wanted) - 1
 
 
 def name_channel(index: int, count: int) -> str:
-    """The name of a channel, as `--channels` takes it."""
+    """Return the name of a channel, as `--channels` takes it."""
     if count == 1:
         return "mono"
     return (LEFT, RIGHT)[index] if count == 2 else str(index + 1)
 
 
 def convert_to_decibels(powers: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Powers in dB of full scale, at least `FLOOR_DB`."""
+    """Return the powers in dB of full scale, at least `FLOOR_DB`."""
     return 10 * np.log10(np.maximum(powers.astype(np.float64), 10 ** (FLOOR_DB / 10)))
 
 
@@ -118,8 +118,8 @@ def measure_clearness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def find_own_sound(levels: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """[frames, channels]: where each of the channels of `levels` is active and no other one is nearly as loud. Dead channels, whose noise
-    is always as loud as in their mean, are not compared with."""
+    """Return [frames, channels]: True where each of the channels of `levels` is active and no other one is nearly as loud. Dead channels,
+    whose noise is always as loud as in their mean, are not compared with."""
     means = _measure_means(levels)
     loudness = levels - means
     active = (levels > np.percentile(levels, QUIET, axis=0) + ACTIVE_DB) & (loudness > -ACTIVE_BELOW_DB)
@@ -129,7 +129,7 @@ def find_own_sound(levels: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _measure_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean power of each column in dB."""
+    """Return the mean power of each column in dB."""
     return 10 * np.log10(np.mean(10 ** (levels / 10), axis=0))
 
 
@@ -158,7 +158,7 @@ def _choose_by_levels(covariance: NDArray[np.float64], levels: NDArray[np.float6
 
 
 def _choose_among(live: NDArray[np.intp], covariance: NDArray[np.float64], levels: NDArray[np.float64], names: list[str]) -> ChannelChoice:
-    """The choice of several `live` channels; the others are dead, which changes the mean by a factor alone."""
+    """Return the choice of several `live` channels; the others are dead, which changes the mean by a factor alone."""
     listed = [names[index] for index in live]
     found = _choose_by_levels(covariance[np.ix_(live, live)], levels[:, [*live, -1]], listed)
     weights = np.zeros(len(names))
@@ -168,12 +168,12 @@ def _choose_among(live: NDArray[np.intp], covariance: NDArray[np.float64], level
 
 
 def describe_only(name: str) -> str:
-    """The beginning of a note on a recording of which only one channel is used."""
+    """Return the beginning of a note on a recording of which only one channel is used."""
     return f"only the {name} channel is used" if name in (LEFT, RIGHT) else f"only channel {name} is used"
 
 
 def _find_apart(levels: NDArray[np.float64]) -> tuple[int, ...]:
-    """The channels with enough sound of their own."""
+    """Return the channels with enough sound of their own."""
     own = find_own_sound(levels)
     some = levels > np.percentile(levels, QUIET, axis=0) + ACTIVE_DB
     least = max(OWN_SECONDS / FRAME_SECONDS, OWN_SHARE * some.any(axis=1).sum())

@@ -45,7 +45,8 @@ class Stream:
 
 
 def fit_channels(block: Samples, channels: int) -> Samples:
-    """[frames, channels] of a block with another number of channels: fewer are repeated, more are averaged (1 and 3 of four, 2 and 4)."""
+    """Return [frames, channels] of a block with another number of channels: fewer are repeated, more are averaged (1 and 3 of four, 2 and
+    4)."""
     own = block.shape[1]
     if own <= channels:
         return np.ascontiguousarray(block[:, np.arange(channels) % own])
@@ -58,7 +59,7 @@ def format_error(error: Exception) -> str:
 
 
 def describe_missing(stream: Stream, frames: int) -> str:
-    """Description of audio that is missing after all blocks were read, `frames` in total; empty if complete."""
+    """Return the description of audio that is missing after all blocks were read, `frames` in total; empty if complete."""
     seconds = f"{frames / stream.rate:.2f} s"
     if stream.missing:
         return "; ".join(stream.missing)
@@ -74,10 +75,10 @@ def describe_missing(stream: Stream, frames: int) -> str:
 
 
 def describe_stop(stream: Stream, frames: int, error: Exception) -> str:
-    """Description of audio that is missing because decoding failed after `frames`."""
+    """Return the description of audio that is missing because decoding failed after `frames`."""
     return f"decoding stopped after {frames / stream.rate:.2f} s{format_declared(stream)}: {format_error(error)}"
 
 
 def format_declared(stream: Stream) -> str:
-    """` of SECONDS` by the header, or nothing."""
+    """Return ` of SECONDS`, the duration by the header, or an empty string."""
     return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"

@@ -25,7 +25,7 @@ class Encoding(NamedTuple):
 
 
 def read_encoding(path: Path, seconds: float) -> Encoding:
-    """The encoding of a recording of known duration. A file that libsndfile cannot open (m4a, webm, wma) counts as lossy."""
+    """Return the encoding of a recording of known duration. A file that libsndfile cannot open (m4a, webm, wma) counts as lossy."""
     size = path.stat().st_size if path.is_file() else 0
     kilobits = size * 8 / 1000 / max(seconds, 0.001)
     try:

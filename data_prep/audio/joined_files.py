@@ -50,7 +50,7 @@ OTHERS, MOVIE_BOXES = (b"\0\0\x01", b"G"), (b"moov", b"mdat", b"wide", b"free", 
 
 
 def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
-    """The files that were joined into one, at least one. `alive` is called now and then. Raises `OSError`."""
+    """Return the files that were joined into one, at least one. `alive` is called now and then. Raises `OSError`."""
     if mp3_frames.is_mp3(part):
         return mp3_frames.find_parts(part, alive) or [part]
     with part.open() as file:
@@ -76,7 +76,7 @@ def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
 
 
 def skip_id3(file: FileView, position: int) -> int:
-    """The byte after an ID3 tag at `position`, which programs also put before formats other than MP3."""
+    """Return the byte after an ID3 tag at `position`, which programs also put before formats other than MP3."""
     file.seek(position)
     head = file.read(10)
     if len(head) < 10 or head[:3] != b"ID3" or max(head[6:]) > 127:
@@ -101,7 +101,7 @@ def _begins(file: FileView, kind: str, position: int) -> bool:
 
 
 def _search(file: FileView, signature: re.Pattern[bytes], position: int, size: int, alive: Callable[[], None]) -> int | None:
-    """The byte at which the next file begins."""
+    """Return the byte at which the next file begins."""
     while position < size:
         file.seek(position)
         block = file.read(CHUNK)
@@ -114,7 +114,7 @@ def _search(file: FileView, signature: re.Pattern[bytes], position: int, size: i
 
 
 def _read_end(file: FileView, kind: str, start: int, size: int) -> int | None:
-    """The byte after a file, by the sizes in it; None if it declares none, or more than there is."""
+    """Return the byte after a file, by the sizes in it; None if it declares none, or more than there is."""
     if kind == "mp4":
         return _read_mp4_end(file, start, size)
     end = _read_size(file, kind, start)
@@ -122,7 +122,8 @@ def _read_end(file: FileView, kind: str, start: int, size: int) -> int | None:
 
 
 def _read_size(file: FileView, kind: str, start: int) -> int:
-    """The byte after a file, by its header, which may be beyond the end of the whole file; `start` if the header declares no size."""
+    """Return the byte after a file, by its header, which may be beyond the end of the whole file; `start` if the header declares no
+    size."""
     read = {"riff": _read_riff_end, "aiff": _read_riff_end, "matroska": _read_matroska_end}.get(kind)
     return start if read is None else read(file, start) or start
 
@@ -170,7 +171,7 @@ def _read_mp4_end(file: FileView, start: int, size: int) -> int:
 
 
 def _find_tag_before(file: FileView, stop: int) -> int:
-    """The byte at which an ID3 tag begins that ends at `stop`, where the next file begins; `stop` if there is none."""
+    """Return the byte at which an ID3 tag begins that ends at `stop`, where the next file begins; `stop` if there is none."""
     base = max(0, stop - LONGEST_TAG)
     file.seek(max(base, stop - CHUNK))
     near = file.read(min(CHUNK, stop - base))

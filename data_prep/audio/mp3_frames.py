@@ -82,8 +82,8 @@ class Mp3Part:
 
 
 def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
-    """The joined files of an MP3 file, each with a header that counts its frames; empty if it is not an MP3 file. `alive` is called now and
-    then."""
+    """Return the joined files of an MP3 file, each with a header that counts its frames; empty if it is not an MP3 file. `alive` is called
+    now and then."""
     with part.open() as file:
         walk = _Walk(file, part.stop, alive)
         found = [piece for whole in walk.list_parts() for piece in _divide_at_count(whole)]
@@ -111,7 +111,7 @@ def is_cut_mp3(part: FilePart) -> bool:
 
 
 def _divide_at_count(part: Mp3Part) -> list[Mp3Part]:
-    """The part, and the frames after those that its header counts: they are of another file without a header."""
+    """Return the part, and the frames after those that its header counts: they are of another file without a header."""
     if not part.counted or part.frames - part.counted <= UNCOUNTED:
         return [part]
     rest = replace(part, start=part.counted_stop, first=part.counted_stop, frames=part.frames - part.counted, counted=0, counted_stop=0)
@@ -125,7 +125,7 @@ def _make_file(piece: Mp3Part, part: FilePart, is_only: bool) -> FilePart:
 
 
 def _make_header(piece: Mp3Part) -> bytes:
-    """A frame without sound that counts the frames of the part."""
+    """Return a frame without sound that counts the frames of the part."""
     version, _, rate, is_mono = piece.format
     second = 0xE0 | version << 3 | 0b011  # layer III, without a checksum
     third = 14 << 4 | RATES[version].index(rate) << 2
@@ -135,7 +135,7 @@ def _make_header(piece: Mp3Part) -> bytes:
 
 
 def _measure_frame(head: bytes) -> tuple[FrameFormat, int]:
-    """Format and bytes of a frame; 0 bytes: this is not the header of one."""
+    """Return the format and bytes of a frame; 0 bytes: this is not the header of one."""
     version, layer, kilobits, rate = head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3), head[2] >> 4, head[2] >> 2 & 3
     if head[0] != 0xFF or head[1] >> 5 != 7 or version == 1 or layer == 4 or kilobits in (0, 15) or rate == 3 or head[3] & 3 == 2:
         return NO_FRAME
@@ -154,7 +154,7 @@ class _Walk:
         self._measured: dict[bytes, tuple[FrameFormat, int]] = {}
 
     def list_parts(self) -> list[Mp3Part]:
-        """The parts in their order. A new one begins with a header, after a tag, and where the format changes."""
+        """Return the parts in their order. A new one begins with a header, after a tag, and where the format changes."""
         parts: list[Mp3Part] = []
         position, after_tag = self.skip_tags(0), True
         current: FrameFormat | None = None
@@ -200,8 +200,8 @@ class _Walk:
         return parts
 
     def follow_chain(self, position: int, length: int, may_end: bool = True) -> int | None:
-        """The byte after `length` frames of one format from `position`; if it `may_end`, also after fewer up to the end of the file or a
-        tag."""
+        """Return the byte after `length` frames of one format from `position`; if it `may_end`, also after fewer up to the end of the file
+        or a tag."""
         first = None
         for number in range(length):
             found, size = self._measure(position)
@@ -213,7 +213,7 @@ class _Walk:
         return position
 
     def skip_tags(self, position: int) -> int:
-        """The byte after all tags (ID3, APE) and zeros from `position`."""
+        """Return the byte after all tags (ID3, APE) and zeros from `position`."""
         while True:
             head = self._read(position, BLOCK)
             after = position + (self._measure_tag(position) or len(head) - len(head.lstrip(b"\0")))
@@ -236,7 +236,7 @@ class _Walk:
         return 0
 
     def find_frame(self, position: int) -> int | None:
-        """The next byte at which frames or a tag begin."""
+        """Return the next byte at which frames or a tag begin."""
         while position < self._size:
             self._alive()
             block = self._read(position, BLOCK)
@@ -248,7 +248,8 @@ class _Walk:
         return None
 
     def _read_count(self, position: int, found: FrameFormat) -> int | None:
-        """Number of frames that the header of a file in this frame declares: 0 if it declares none, None if this is no header."""
+        """Return the number of frames that the header of a file in this frame declares: 0 if it declares none, None if this is no
+        header."""
         if found.layer != LAYER_3:
             return None
         head = self._read(position + HEADER_BYTES + found.side_bytes, 12)

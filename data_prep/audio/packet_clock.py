@@ -60,7 +60,7 @@ class PacketClock:
     _jumps: list[int] = field(default_factory=list)
 
     def place(self, time: Fraction | None, samples: int) -> int:
-        """Number of samples of silence before a packet of `samples` that belongs at `time` (seconds; None: unknown).
+        """Return the number of samples of silence before a packet of `samples` that belongs at `time` (seconds; None: unknown).
 
         Raises `AudioError` (`unreadable`) for a pause of more than a day.
         """

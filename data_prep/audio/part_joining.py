@@ -25,7 +25,7 @@ OpenPart = Callable[[FilePart], Stream]
 
 
 def join_parts(parts: list[FilePart], open_part: OpenPart) -> Stream:
-    """All parts, in the largest rate and number of channels among them. Raises `AudioError` if none can be decoded."""
+    """Join all parts, in the largest rate and number of channels among them. Raises `AudioError` if none can be decoded."""
     formats: list[tuple[int, int, int | None]] = []
     first: AudioError | None = None
     for part in parts:

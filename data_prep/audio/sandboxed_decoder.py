@@ -110,7 +110,7 @@ class AudioDecoder:
         return track if track.warning or not lines else track.model_copy(update={"warning": f"the decoder says: {lines[0]}"})
 
     def count_channels(self, path: Path) -> int:
-        """Number of channels of a recording; 1 if it cannot be read, which `probe` reports."""
+        """Return the number of channels of a recording; 1 if it cannot be read, which `probe` reports."""
         try:
             count = self._send_request({"do": "count channels", "path": str(path)}, [])
         except AudioError:
@@ -126,7 +126,7 @@ class AudioDecoder:
             return False
 
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
-        """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
+        """Decode the mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
         with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as speech:
             self._write_samples(path, track, [master, speech], ignore_report)
             return _map_samples(master, speech, track)
@@ -224,7 +224,7 @@ class _DecoderProcess:
         self._stderr.close()
 
     def _receive(self, seconds: float) -> bytes | None:
-        """A message; empty if the child is dead, None after a timeout."""
+        """Return a message; empty if the child is dead, None after a timeout."""
         self._line.settimeout(seconds)
         try:
             return self._line.recv(MESSAGE)
@@ -242,7 +242,7 @@ class _DecoderProcess:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def read_error_lines(self) -> list[str]:
-        """Lines on standard error since the last request."""
+        """Return the lines on standard error since the last request."""
         self._stderr.seek(0)
         return split_lines(self._stderr.read().decode(errors="replace").replace("\r", "\n").strip())
 
@@ -320,14 +320,14 @@ def _write_piece(descriptor: int, piece: Samples) -> None:
 
 
 def map_stored(folder: Path, track: Track) -> tuple[Audio, Audio]:
-    """The samples that `AudioDecoder.store` wrote to `folder`, memory-mapped. Raises OSError or ValueError if they are not there."""
+    """Return the samples that `AudioDecoder.store` wrote to `folder`, memory-mapped. Raises OSError or ValueError if they are not there."""
     with (folder / STORED[0]).open("rb") as master, (folder / STORED[1]).open("rb") as speech:
         return _map_samples(master, speech, track)
 
 
 def map_growing(folder: Path) -> tuple[Audio, Audio]:
-    """The samples that `AudioDecoder.store` has written so far to its temporary folder, memory-mapped; the two may end at different times.
-    Raises OSError if the folder is not there."""
+    """Return the samples that `AudioDecoder.store` has written so far to its temporary folder, memory-mapped; the two may end at different
+    times. Raises OSError if the folder is not there."""
     one, other = (
         Audio(np.memmap(path, np.float32, "c", shape=(length,)) if length else np.zeros(0, np.float32), rate)
         for path, rate in zip((folder / name for name in STORED), RATES, strict=True)
@@ -337,7 +337,7 @@ def map_growing(folder: Path) -> tuple[Audio, Audio]:
 
 
 def _list_lengths(track: Track) -> list[int]:
-    """Samples at each of `RATES`."""
+    """Return the samples at each of `RATES`."""
     return [convert_position(track.frames, track.rate, rate) for rate in RATES]
 
 

@@ -178,15 +178,15 @@ def _read_flac_blocks(part: FilePart, frames: int, notes: list[str]) -> Iterator
 
 
 def _describe_unread(unread: int, size: int) -> list[str]:
-    """A note on many bytes after the end of the sound."""
+    """Return a note on many bytes after the end of the sound."""
     if unread <= max(LEAST_UNDESCRIBED, UNDESCRIBED * size):
         return []
     return [f"{unread:,} bytes after the end of its sound are not read: perhaps a file of another format was joined to it"]
 
 
 def _read_declared_frames(part: FilePart, info: _FileInfo) -> tuple[int | None, list[str]]:
-    """Frames by the header, and a note on what the header leaves out. libsndfile silently corrects truncated WAV and AIFF files, so their
-    headers are read here."""
+    """Return the frames by the header, and a note on what the header leaves out. libsndfile silently corrects truncated WAV and AIFF files,
+    so their headers are read here."""
     if info.format in WAV:
         header = _read_header(part, (b"RIFF", b"RF64", b"RIFX"), "little")
     elif info.format == "AIFF":

@@ -46,7 +46,7 @@ class AudioLimits:
     """Total samples of all channels, which determine the cost of decoding."""
 
     def require(self, frames: int, stream: Stream) -> None:
-        """Raises `AudioError` (`too_long`; `unreadable` for the channels)."""
+        """Raise `AudioError` for a recording that is too long (`too_long`), or has too many channels (`unreadable`)."""
         seconds = frames / stream.rate
         if stream.channels > self.channels:
             raise AudioError("unreadable", f"{stream.channels} channels; at most {self.channels} are read", seconds)
@@ -189,7 +189,7 @@ def resample_blocks(
 
 
 def load_track(path: Path, track: Track, *rates: int) -> list[Audio]:
-    """The mono mix at each of `rates`, in memory: samples [n] in float32."""
+    """Return the mono mix at each of `rates`, in memory: samples [n] in float32."""
     pieces = zip(*resample_blocks(path, track, rates), strict=True)
     return [Audio(np.concatenate(of_rate), rate) for of_rate, rate in zip(pieces, rates, strict=True)]
 
@@ -213,7 +213,7 @@ def _probe_whole(path: Path) -> Track:
 
 
 def fade_edges(audio: Audio) -> Audio:
-    """The audio with a 5 ms fade at both ends, so that a clip starts and ends at zero."""
+    """Return the audio with a 5 ms fade at both ends, so that a clip starts and ends at zero."""
     ramp = np.linspace(0.0, 1.0, min(int(FADE_SECONDS * audio.rate), len(audio.samples) // 2), dtype=np.float32)
     samples = audio.samples.copy()
     samples[: len(ramp)] *= ramp
@@ -222,17 +222,17 @@ def fade_edges(audio: Audio) -> Audio:
 
 
 def convert_to_int16(samples: Samples) -> NDArray[np.int16]:
-    """[n] 16-bit samples, rounded to nearest and clipped at full scale."""
+    """Return [n] 16-bit samples, rounded to nearest and clipped at full scale."""
     return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
 
 
 def encode_flac(audio: Audio, comment: str = "") -> bytes:
-    """Mono 16-bit FLAC bytes, deterministic for the same samples. `comment`: a mark of synthetic speech, or none."""
+    """Return the bytes of a mono 16-bit FLAC file, deterministic for the same samples. `comment`: a mark of synthetic speech, or none."""
     return encode_pcm_file(convert_to_int16(audio.samples), audio.rate, "FLAC", comment)
 
 
 def encode_pcm_file(samples: NDArray[np.int16], rate: int, layout: str, comment: str = "") -> bytes:
-    """Mono 16-bit samples [n] as the bytes of a file in one of libsndfile's formats, with or without a comment in its tags."""
+    """Return the mono 16-bit samples [n] as the bytes of a file in one of libsndfile's formats, with or without a comment in its tags."""
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", rate, 1, "PCM_16", format=layout) as file:
         if comment:
@@ -254,7 +254,7 @@ def _take_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
 
 
 def _require_finite(block: Samples, before: int, stream: Stream) -> None:
-    """Raises `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
+    """Raise `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
     bad = ~(np.abs(block) < LARGEST).all(axis=1)
     if bad.any():
         at = before + int(bad.argmax())

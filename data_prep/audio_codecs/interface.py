@@ -47,12 +47,12 @@ class CodeFormat:
         return f"{self.codebooks} codes a frame, {rate:.4g} frames/s"
 
     def count_frames(self, samples: int) -> int:
-        """Frames of a clip of so many samples at `sample_rate`, a partial last frame included."""
+        """Return the frames of a clip of so many samples at `sample_rate`, a partial last frame included."""
         return -(-samples // self.samples_per_frame)
 
 
 def check_codes(codes: NDArray[np.integer], frames: int, wanted: CodeFormat) -> Codes:
-    """Codes [frames, codebooks] of one clip as they are stored. Raises `CodecError` for codes of a wrong shape or range."""
+    """Return the codes [frames, codebooks] of one clip as they are stored. Raises `CodecError` for codes of a wrong shape or range."""
     if codes.shape != (expected := (frames, wanted.codebooks)):
         raise CodecError(f"codes of shape {codes.shape}, expected {expected}")
     if codes.size and (codes.min() < 0 or codes.max() >= wanted.codebook_size):
@@ -99,10 +99,11 @@ class Codec(Protocol):
         """Name of the recipe that trains on its codes, for the next command."""
 
     def digest(self) -> str:
-        """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""
+        """Return the SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are
+        missing."""
 
     def estimate_worker_bytes(self, seconds: float) -> int:
-        """Memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""
+        """Return the memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""
 
     def load(self, device: str) -> LoadedCodec:
         """Read the weights. Raises `UserError` if they cannot be read."""
@@ -120,7 +121,7 @@ class LoadedCodec(Protocol):
 
 
 def read_code_format(codec: Codec) -> CodeFormat:
-    """The format of a codec's codes. Reads the codec's config once. Raises `UserError` like `Codec.codebook_size`."""
+    """Return the format of a codec's codes. Reads the codec's config once. Raises `UserError` like `Codec.codebook_size`."""
     return CodeFormat(codec.sample_rate, codec.samples_per_frame, codec.codebooks, codec.codebook_size)
 
 

@@ -91,12 +91,13 @@ class MimiCodec:
         return CodeFormat(self.sample_rate, self.samples_per_frame, self.codebooks, self.codebook_size)
 
     def read_config(self) -> MimiConfig:
-        """The codec's config; the model's own config.json has passed the gate. Raises `UserError`."""
+        """Return the codec's config; the model's own config.json has passed the gate. Raises `UserError`."""
         config = check_config(self.model, CSM if self.prefix else MIMI)
         return _parse_config(self.model / CONFIG, config["codec_config"] if self.prefix else config)
 
     def digest(self) -> str:
-        """SHA-256 over the settings and the weights, by their values in fp32: an export with the same codec produces the same codes."""
+        """Return the SHA-256 over the settings and the weights, by their values in fp32: an export with the same codec produces the same
+        codes."""
         config = self.read_config()
         # The base of the rotary embedding, which transformers 5 keeps in `rope_parameters`.
         rotary = getattr(config, "rope_parameters", None) or {}
@@ -149,7 +150,7 @@ class LoadedMimiCodec:
 
 
 def open_csm_codec(option: str, model: str, commit: str | None) -> MimiCodec:
-    """The codec of a CSM model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which only the
+    """Open the codec of a CSM model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which only the
     weights files that contain Mimi are downloaded. Raises `UserError` in the name of the command-line `option`."""
     folder = resolve_model(option, model, ["*.json"], commit)
     try:
@@ -161,7 +162,7 @@ def open_csm_codec(option: str, model: str, commit: str | None) -> MimiCodec:
 
 
 def open_mimi_codec(option: str, model: str, commit: str | None) -> MimiCodec:
-    """Mimi in a folder of its own, such as kyutai/mimi, with all its codebooks; given as for `open_csm_codec`."""
+    """Open Mimi in a folder of its own, such as kyutai/mimi, with all its codebooks; given as for `open_csm_codec`."""
     folder = resolve_model(option, model, [CONFIG, "*.safetensors"], commit)
     try:
         config = _parse_config(folder / CONFIG, check_config(folder, MIMI))
@@ -198,7 +199,7 @@ def _parse_config(path: Path, config: dict[str, JsonValue]) -> MimiConfig:
 
 
 def _find_indexed_files(folder: Path, prefix: str) -> list[str]:
-    """Names of the weights files that contain tensors with the prefix, by the first index that lists any; empty if none does."""
+    """Return names of the weights files that contain tensors with the prefix, by the first index that lists any; empty if none does."""
     for index in sorted(folder.glob(INDEXES)):
         found = {file for tensor, file in checked_index(index).items() if tensor.startswith(prefix)}
         if found:
@@ -207,7 +208,7 @@ def _find_indexed_files(folder: Path, prefix: str) -> list[str]:
 
 
 def _find_weights(folder: Path, prefix: str) -> list[Path]:
-    """The weights files that may contain the codec. Raises `UserError` if one is missing."""
+    """Return the weights files that may contain the codec. Raises `UserError` if one is missing."""
     named = _find_indexed_files(folder, prefix)
     found = [folder / name for name in named] or sorted(folder.glob("*.safetensors"))
     missing = next((path for path in found if not path.is_file()), None)
@@ -217,7 +218,8 @@ def _find_weights(folder: Path, prefix: str) -> list[Path]:
 
 
 def read_codec_weights(folder: Path, prefix: str) -> dict[str, Tensor]:
-    """The codec's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
+    """Return the codec's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are
+    damaged."""
     found = read_partial_weights(_find_weights(folder, prefix), prefix)
     if not found:
         raise UserError(f"{folder}: its weights contain no codec ({prefix}*); fetch the model again")
@@ -225,7 +227,7 @@ def read_codec_weights(folder: Path, prefix: str) -> dict[str, Tensor]:
 
 
 def _count_codec_weights(folder: Path, prefix: str) -> int:
-    """Numbers in the codec's weights, by the headers of the files. Raises `UserError` for a damaged file."""
+    """Count the numbers in the codec's weights, by the headers of the files. Raises `UserError` for a damaged file."""
     total = 0
     for path in _find_weights(folder, prefix):
         with open_weights(path) as file:
@@ -234,7 +236,7 @@ def _count_codec_weights(folder: Path, prefix: str) -> int:
 
 
 def load_mimi(codec: MimiCodec, device: str) -> MimiModel:
-    """The codec alone, in fp32. Raises `UserError` if weights and config.json do not match.
+    """Load the codec alone, in fp32. Raises `UserError` if weights and config.json do not match.
 
     transformers 5 has other names for Mimi's modules than the files; `from_pretrained` knows both, `load_state_dict` does not.
     """

@@ -54,7 +54,7 @@ class MimiStream:
 
     @torch.inference_mode()
     def feed(self, codes: Tensor) -> Tensor:
-        """The next frames [B, T, codebooks], T ≥ 1 → their samples [B, T · 1920] float32 in [-1, 1].
+        """Decode the next frames [B, T, codebooks], T ≥ 1, to their samples [B, T · 1920] float32 in [-1, 1].
 
         A code that is not in the codebook (CSM has a few more; an untrained one samples them) is replaced by the last one.
         """
@@ -68,7 +68,7 @@ class MimiStream:
         return wave[:, 0].clamp(-1, 1).float()
 
     def _transform(self, x: Tensor) -> Tensor:
-        """[B, width, P] through the transformer, whose positions continue from chunk to chunk."""
+        """Pass [B, width, P] through the transformer, whose positions continue from chunk to chunk."""
         positions = torch.arange(self._position, self._position + x.shape[-1], device=x.device)
         self._position += x.shape[-1]
         distance = positions[:, None] - torch.arange(self._position, device=x.device)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_partial_weights(paths: Iterable[Path], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, by their names without it. Raises `UserError` for a damaged file."""
+    """Return the tensors whose names begin with `prefix`, by their names without it. Raises `UserError` for a damaged file."""
     found: dict[str, Tensor] = {}
     for path in paths:
         with open_weights(path) as file:

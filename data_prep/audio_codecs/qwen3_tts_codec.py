@@ -88,13 +88,13 @@ class LoadedQwenCodec:
 
 
 def open_qwen_codec(option: str, model: str, commit: str | None) -> QwenCodec:
-    """The codec of a Qwen3-TTS 12 Hz model, as `data_prep/audio_codecs/selection.py` opens it. Raises `UserError`."""
+    """Open the codec of a Qwen3-TTS 12 Hz model, as `data_prep/audio_codecs/selection.py` opens it. Raises `UserError`."""
     return QwenCodec(find_codec(model, option, commit))
 
 
 def find_codec(model: str, option: str = "--model", commit: str | None = None) -> Path:
-    """The folder of a model's speech tokenizer. `model` is a local folder, the name of a demo model, or a name on the model hub, of which
-    only that folder is downloaded (of one `commit`; default: the newest).
+    """Return the folder of a model's speech tokenizer. `model` is a local folder, the name of a demo model, or a name on the model hub, of
+    which only that folder is downloaded (of one `commit`; default: the newest).
 
     Raises `UserError`, in the name of the command-line `option`, if the model is not a Qwen3-TTS 12 Hz model.
     """
@@ -110,7 +110,7 @@ def find_codec(model: str, option: str = "--model", commit: str | None = None) -
 
 
 def compute_codec_digest(codec: Path) -> str:
-    """SHA-256 over the names and contents of the tokenizer's files: models with the same tokenizer produce the same codes."""
+    """Return the SHA-256 over the names and contents of the tokenizer's files: models with the same tokenizer produce the same codes."""
     paths = sorted([*codec.glob("*.safetensors"), *codec.glob("*.json")])
     if not any(path.suffix == ".safetensors" for path in paths):
         raise UserError(f"{codec} holds no *.safetensors; the download is incomplete, fetch the model again")
@@ -118,7 +118,7 @@ def compute_codec_digest(codec: Path) -> str:
 
 
 def read_codebook_size(codec: Path) -> int:
-    """Number of codes in each codebook, from the tokenizer's config. Raises `UserError` if it is missing there."""
+    """Return the number of codes in each codebook, from the tokenizer's config. Raises `UserError` if it is missing there."""
     encoder = check_config(codec, CODEC).get("encoder_config")
     size = encoder.get("codebook_size") if isinstance(encoder, dict) else None
     if not isinstance(size, int):
@@ -127,7 +127,7 @@ def read_codebook_size(codec: Path) -> int:
 
 
 def load_codec(codec: Path, device: str) -> Qwen3TTSTokenizer:
-    """The `Qwen3TTSTokenizer` of a folder, in fp32 so that the codes do not depend on the device's default precision.
+    """Load the `Qwen3TTSTokenizer` of a folder, in fp32 so that the codes do not depend on the device's default precision.
 
     Raises `UserError` if it cannot be loaded.
     """
@@ -147,7 +147,8 @@ def load_codec(codec: Path, device: str) -> Qwen3TTSTokenizer:
 
 
 def encode_clips(tokenizer: Qwen3TTSTokenizer, clips: Sequence[Samples]) -> list[Codes]:
-    """[frames, 16] of each clip at 24 kHz, where frames = ceil(samples / 1920). Raises `CodecError` for codes of a wrong shape or range."""
+    """Return [frames, 16] of each clip at 24 kHz, where frames = ceil(samples / 1920). Raises `CodecError` for codes of a wrong shape or
+    range."""
     padded = [np.pad(clip, (0, -len(clip) % SAMPLES_PER_FRAME)) for clip in clips]
     with disable_tf32():
         encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes

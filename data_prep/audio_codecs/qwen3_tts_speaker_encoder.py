@@ -68,8 +68,8 @@ class LoadedQwenSpeakerEncoder:
 
 
 def open_qwen_speaker_encoder(option: str, model: str, commit: str | None = None) -> QwenSpeakerEncoder:
-    """The encoder of a model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which the codec is not
-    downloaded.
+    """Open the encoder of a model: a local folder, or a name on the model hub (of one `commit`; default: the newest), of which the codec is
+    not downloaded.
 
     Raises `UserError`, in the name of the command-line `option`, for a model without an encoder before its weights are downloaded.
     """
@@ -83,7 +83,8 @@ def open_qwen_speaker_encoder(option: str, model: str, commit: str | None = None
 
 
 def read_base_config(folder: Path) -> dict[str, Any]:
-    """Content of config.json. Raises `UnsupportedModelError` unless it is a Qwen3-TTS Base model, the only kind with a speaker encoder."""
+    """Return the content of config.json. Raises `UnsupportedModelError` unless it is a Qwen3-TTS Base model, the only kind with a speaker
+    encoder."""
     config = check_config(folder, VOICE_MODEL)
     if (kind := config.get("tts_model_type")) != "base":
         raise UnsupportedModelError(
@@ -94,7 +95,8 @@ def read_base_config(folder: Path) -> dict[str, Any]:
 
 
 def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
-    """The encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
+    """Return the encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are
+    damaged."""
     found = read_partial_weights(sorted(folder.glob(WEIGHTS)), PREFIX)
     if not found:
         raise UserError(f"{folder}: its weights hold no speaker encoder; use a Base model or an export made with --format base")
@@ -102,7 +104,7 @@ def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def compute_encoder_digest(folder: Path, shape: dict[str, JsonValue]) -> str:
-    """SHA-256 over the names, types, shapes and values of the weights, and over the encoder's part of config.json."""
+    """Return the SHA-256 over the names, types, shapes and values of the weights, and over the encoder's part of config.json."""
     total = hashlib.sha256(json.dumps(shape.get("speaker_encoder_config"), sort_keys=True).encode())
     for name, tensor in sorted(read_encoder_weights(folder).items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -111,7 +113,8 @@ def compute_encoder_digest(folder: Path, shape: dict[str, JsonValue]) -> str:
 
 
 def load_encoder(folder: Path, device: str = "cpu") -> nn.Module:
-    """The encoder alone, in fp32: log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not match."""
+    """Load the encoder alone, in fp32. It maps log-mel [B, frames, 128] → [B, H]. Raises `UserError` if weights and config.json do not
+    match."""
     import_qwen_tts()
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder

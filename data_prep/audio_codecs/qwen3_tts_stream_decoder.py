@@ -51,7 +51,7 @@ class Qwen3TTSStream:
 
     @torch.inference_mode()
     def feed(self, codes: Tensor) -> Tensor:
-        """The next frames [B, T, codebooks], T ≥ 1 → their samples [B, T · 1920] float32."""
+        """Decode the next frames [B, T, codebooks], T ≥ 1, to their samples [B, T · 1920] float32."""
         return self._streamed.resume(self._earlier, lambda: self._decode(codes))
 
     def _decode(self, codes: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Qwen3TTSStream:
         return wave[:, 0].clamp(-1, 1).float()
 
     def _transform(self, x: Tensor) -> Tensor:
-        """[B, width, T] through the transformer, whose positions continue from chunk to chunk."""
+        """Pass [B, width, T] through the transformer, whose positions continue from chunk to chunk."""
         positions = torch.arange(self._position, self._position + x.shape[-1], device=x.device)
         self._position += x.shape[-1]
         output = self._layers.pre_transformer(

@@ -25,7 +25,7 @@ from overtone.finetune.storage.model_security import Kind
 
 
 def _is_part(_: str, inner: str) -> bool:
-    """The package builds each nested config with its own class, regardless of the type in the file."""
+    """Return True for the types of nested configs: the package builds each with its own class, regardless of the type in the file."""
     return inner == "mimi" or inner.startswith("qwen3_tts")
 
 
@@ -41,7 +41,7 @@ STAND_INS = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi
 
 
 def import_qwen_tts() -> ModuleType:
-    """The `qwen_tts` package, with a stand-in for torchaudio where that cannot load.
+    """Import the `qwen_tts` package, with a stand-in for torchaudio where that cannot load.
 
     Raises `UserError` if the package is missing. Its output while loading is discarded, unless loading fails.
     """

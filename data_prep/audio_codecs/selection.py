@@ -96,7 +96,7 @@ SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
 
 
 def open_codec(model: str, option: str = "--model") -> Codec:
-    """The codec of a model: a folder, the name of a demo model, or a name on the model hub, of which only the codec is downloaded.
+    """Open the codec of a model: a folder, the name of a demo model, or a name on the model hub, of which only the codec is downloaded.
 
     Errors name the command-line `option`. Raises `UnsupportedModelError`, which lists the supported models, if this is none of them, and
     `UserError` if its files are missing or damaged.
@@ -105,8 +105,8 @@ def open_codec(model: str, option: str = "--model") -> Codec:
 
 
 def find_base_model(model: str) -> str | None:
-    """`model` if it is a local folder or a demo model from which training can start; None for a codec alone, and for names on the hub: the
-    released models of a recipe share one codec, so the one that encoded need not be the base.
+    """Return `model` if it is a local folder or a demo model from which training can start; None for a codec alone, and for names on the
+    hub: the released models of a recipe share one codec, so the one that encoded need not be the base.
 
     Raises `UserError` if its config.json cannot be read.
     """
@@ -120,7 +120,7 @@ def find_base_model(model: str) -> str | None:
 
 
 def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
-    """The speaker encoder of a model, given as for `open_codec`. Raises the same errors."""
+    """Open the speaker encoder of a model, given as for `open_codec`. Raises the same errors."""
     return _open_part(SPEAKER_ENCODERS, "speaker encoder", option, model)
 
 
@@ -155,5 +155,5 @@ def suggest_other_models() -> str:
 
 
 def list_models(adapters: tuple[Adapter[Part], ...]) -> str:
-    """The supported models, for messages."""
+    """Return the supported models, for messages."""
     return "; ".join(map(str, adapters))

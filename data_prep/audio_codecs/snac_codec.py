@@ -119,7 +119,7 @@ class SnacCodec:
         return self.config.codebook_size
 
     def digest(self) -> str:
-        """SHA-256 over the config and the values of the weights, in whatever kind of file they are."""
+        """Return the SHA-256 over the config and the values of the weights, in whatever kind of file they are."""
         total = hashlib.sha256(json.dumps(asdict(self.config), sort_keys=True).encode())
         for name, tensor in sorted(read_weights(self.folder).items()):
             total.update(f"{name} {tuple(tensor.shape)}\n".encode())
@@ -165,7 +165,7 @@ class LoadedSnacCodec:
         return audio
 
     def decode_frames(self, codes: Tensor, first_frame: int = 0) -> Tensor:
-        """Audio [B, frames * samples_per_frame] of codes [B, frames, codebooks], which must be in range.
+        """Return the audio [B, frames * samples_per_frame] of codes [B, frames, codebooks], which must be in range.
 
         `first_frame`: number of the first given frame in its clip, for windows of a stream. A window's audio equals that of the whole clip
         except near its ends, where the convolutions reach into frames that were not given.
@@ -181,7 +181,7 @@ class LoadedSnacCodec:
 
 
 def open_snac_codec(option: str, model: str, commit: str | None) -> SnacCodec:
-    """SNAC in a folder of its own, or the name of one on the model hub (of one `commit`; default: the newest).
+    """Open SNAC in a folder of its own, or the name of one on the model hub (of one `commit`; default: the newest).
 
     Raises `UserError` in the name of the command-line `option`.
     """
@@ -190,7 +190,8 @@ def open_snac_codec(option: str, model: str, commit: str | None) -> SnacCodec:
 
 
 def open_exported_snac_codec(option: str, model: str, commit: str | None) -> SnacCodec:
-    """SNAC in the subfolder of an exported language model, of which only that subfolder is downloaded; given as for `open_snac_codec`."""
+    """Open SNAC in the subfolder of an exported language model, of which only that subfolder is downloaded; given as for
+    `open_snac_codec`."""
     folder = resolve_model(option, model, [f"{CODEC_FOLDER}/{CONFIG}", f"{CODEC_FOLDER}/{WEIGHTS}"], commit)
     return SnacCodec(folder / CODEC_FOLDER, folder, _read_config_for(option, model, folder / CODEC_FOLDER))
 
@@ -203,7 +204,7 @@ def _read_config_for(option: str, model: str, folder: Path) -> SnacConfig:
 
 
 def read_config(folder: Path) -> SnacConfig:
-    """The config of a SNAC folder. Raises `UserError` for a key that is unknown or has a value that SNAC cannot have."""
+    """Return the config of a SNAC folder. Raises `UserError` for a key that is unknown or has a value that SNAC cannot have."""
     path = folder / CONFIG
     config, dropped = cleaned(path)
     report(path, dropped)
@@ -250,7 +251,7 @@ def _is_flag(value: JsonValue) -> bool:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights by name, on the CPU. Raises `UserError` if they are missing, damaged, or anything but tensors."""
+    """Return the weights by name, on the CPU. Raises `UserError` if they are missing, damaged, or anything but tensors."""
     import torch
 
     if (path := folder / WEIGHTS).is_file():
@@ -266,7 +267,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def import_snac() -> type[SNAC]:
-    """The package's class `SNAC`. Raises `UserError` if the package is missing."""
+    """Import the package's class `SNAC`. Raises `UserError` if the package is missing."""
     try:
         from snac import SNAC
     except ModuleNotFoundError as error:
@@ -275,7 +276,7 @@ def import_snac() -> type[SNAC]:
 
 
 def load_snac(codec: SnacCodec, device: str) -> SNAC:
-    """The `snac.SNAC` of a codec in fp32, with deterministic noise. Raises `UserError` if weights and config.json do not match, or the
+    """Load the `snac.SNAC` of a codec in fp32, with deterministic noise. Raises `UserError` if weights and config.json do not match, or the
     package is missing."""
     make_model = import_snac()
     from overtone.data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
@@ -297,12 +298,13 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def arrange_codes(levels: Sequence[Tensor], codes_per_level: Sequence[int]) -> Tensor:
-    """Codes [B, frames, codebooks] of levels [B, frames * n] with n codes a frame: each level's codes of a frame side by side."""
+    """Return the codes [B, frames, codebooks] of levels [B, frames * n] with n codes a frame: each level's codes of a frame side by
+    side."""
     import torch
 
     return torch.cat([level.unflatten(1, (-1, count)) for level, count in zip(levels, codes_per_level, strict=True)], dim=2)
 
 
 def split_levels(codes: Tensor, codes_per_level: Sequence[int]) -> list[Tensor]:
-    """The levels [B, frames * n] of codes [B, frames, codebooks]: the inverse of `arrange_codes`."""
+    """Return the levels [B, frames * n] of codes [B, frames, codebooks]: the inverse of `arrange_codes`."""
     return [level.flatten(1).contiguous() for level in codes.split(list(codes_per_level), dim=2)]

@@ -28,8 +28,8 @@ class StreamingSnacDecoder:
         self._first = self._done = 0
 
     def feed(self, codes: Tensor, last: bool = False) -> Tensor:
-        """The next frames [T, codebooks] → the samples [n] float32, on the CPU, that are now final; all of them if these frames are the
-        `last`."""
+        """Decode the next frames [T, codebooks], and return the samples [n] float32, on the CPU, that are now final; all of them if these
+        frames are the `last`."""
         # A session's chunks are on its device, its results on the CPU.
         self._frames = codes if self._frames is None else torch.cat([self._frames, codes.to(self._frames.device)])
         known = self._first + len(self._frames)
@@ -46,7 +46,7 @@ class StreamingSnacDecoder:
 
 
 def count_context_frames(codec: LoadedSnacCodec) -> int:
-    """Number of frames before and after a frame that its sound depends on, rounded up, from kernels, dilations and strides."""
+    """Return the number of frames before and after a frame that its sound depends on, rounded up, from kernels, dilations and strides."""
     reach, rate = 0.0, 1
     for layer in codec.model.decoder.modules():
         if isinstance(layer, nn.ConvTranspose1d):

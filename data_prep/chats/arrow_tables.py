@@ -53,7 +53,7 @@ def _explain_errors(source: ChatSource) -> Iterator[None]:
 
 
 def list_data_files(folder: Path) -> list[Path]:
-    """The Arrow streams of a folder of `Dataset.save_to_disk`. Raises `UserError` for one that selects rows."""
+    """Return the Arrow streams of a folder of `Dataset.save_to_disk`. Raises `UserError` for one that selects rows."""
     state = read_object(folder / "state.json")
     if wanted := [key for key, value in state.items() if key.startswith("_indices") and value]:
         raise UserError(f"{folder} selects rows by {wanted[0]}, which is not supported; load it, call flatten_indices(), and save it again")
@@ -64,7 +64,7 @@ def list_data_files(folder: Path) -> list[Path]:
 
 
 def read_streams(paths: Sequence[Path]) -> Iterator[pyarrow.RecordBatch]:
-    """The batches of Arrow streams. Raises `OSError`, also for a pipe, a device or a socket, and the errors of pyarrow."""
+    """Yield the batches of Arrow streams. Raises `OSError`, also for a pipe, a device or a socket, and the errors of pyarrow."""
     import pyarrow
 
     for path in paths:

@@ -65,7 +65,7 @@ def _read_exported_chat(source: ChatSource, options: ReaderOptions) -> Iterator[
 
 
 def _open_source(source: ChatSource) -> io.BufferedReader:
-    """The file opened for reading, decompressed if needed."""
+    """Open a source for reading, and decompress it if needed."""
     if source.path.suffix.lower() == GZIP:
         return io.BufferedReader(gzip.GzipFile(fileobj=input_files.open_file(source.path)))
     return input_files.open_file(source.path)
@@ -88,7 +88,7 @@ def _parse_line(place: str, raw: bytes) -> FoundRow:
 
 
 def _make_row(place: str, value: JsonValue) -> FoundRow:
-    """A parsed row. Keys with null are dropped: tables converted to JSON contain null for missing values."""
+    """Make a row of a parsed value. Keys with null are dropped: tables converted to JSON contain null for missing values."""
     if not isinstance(value, dict):
         return FoundRow(place, None, f"not an object in braces but {type(value).__name__}")
     return FoundRow(place, {key: inner for key, inner in value.items() if inner is not None})
@@ -115,7 +115,7 @@ def _read_json(source: ChatSource) -> Iterator[FoundRow]:
 
 
 def _find_row_array(whole: JsonValue) -> list[JsonValue] | None:
-    """The rows of a document: an array, the only array of an object, or a single row. None if none applies."""
+    """Return the rows of a document: an array, the only array of an object, or a single row. None if none applies."""
     if not isinstance(whole, dict):
         return whole if isinstance(whole, list) else None
     arrays = [value for value in whole.values() if isinstance(value, list)]
@@ -156,7 +156,7 @@ class RecordLines:
 
 
 def _measure_lines(source: ChatSource, file: io.TextIOWrapper, read: RecordLines) -> Iterator[str]:
-    """The lines of a table. Raises `UserError` for a record that is longer than a line of another file may be."""
+    """Yield the lines of a table. Raises `UserError` for a record that is longer than a line of another file may be."""
     number, most = 1, input_files.LONGEST_LINE
     while line := file.readline(most + 1):
         read.lines.append(line)

@@ -81,8 +81,8 @@ class _Search:
 
 
 def download_chats(dataset: str, configs: Sequence[str], splits: Sequence[str]) -> list[Path]:
-    """The path itself, if it exists or is not a hub name; or the files of a dataset on the hub, downloaded: those of `splits`, or of its
-    only training split. Files of other splits are reported and not read. `configs`: its configurations to read. Raises `UserError`."""
+    """Return the path itself, if it exists or is not a hub name; or the files of a dataset on the hub, downloaded: those of `splits`, or of
+    its only training split. Files of other splits are reported and not read. `configs`: its configurations to read. Raises `UserError`."""
     found = download_dataset_files("source", dataset, HUB_FILES, configs)
     if found is None:
         if flag := next((flag for flag, given in (("--config", configs), ("--split", splits)) if given), None):
@@ -174,7 +174,7 @@ def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
 
 
 def detect_kind(path: Path) -> str | None:
-    """The kind of a file or folder; None if it is not read."""
+    """Return the kind of a file or folder; None if it is not read."""
     if path.is_dir():
         is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
         return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
@@ -186,7 +186,7 @@ def detect_kind(path: Path) -> str | None:
 
 
 def _list_splits(folder: Path) -> list[Path]:
-    """The folders of a `DatasetDict`, or the one of a `Dataset`."""
+    """Return the folders of a `DatasetDict`, or the one of a `Dataset`."""
     dictionary = folder / "dataset_dict.json"
     if not dictionary.is_file():
         return [folder]
@@ -202,7 +202,7 @@ def is_plain_name(name: object) -> bool:
 
 
 def _make_unique_names(paths: list[Path], parts: list[int]) -> list[str]:
-    """Shortest unique suffix of each path, with at least `parts` parts."""
+    """Return the shortest unique suffix of each path, with at least `parts` parts."""
     often = {count: Counter(path.parts[-count:] for path in paths) for count in set(parts)}
     shared = [often[count][path.parts[-count:]] > 1 for path, count in zip(paths, parts, strict=True)]
     longer = [min(count + more, len(path.parts)) for path, count, more in zip(paths, parts, shared, strict=True)]

@@ -54,7 +54,7 @@ def is_plain_text(row: ChatRow) -> bool:
 
 
 def read_messages(row: ChatRow) -> tuple[list[Message], int]:
-    """All messages of a row, and the index of the first that may be learned. Raises `UserError`, which names a malformed message."""
+    """Return all messages of a row, and the index of the first that may be learned. Raises `UserError`, which names a malformed message."""
     check_row_marks(row)
     parts: list[Any] = [row["messages"]] if "messages" in row else [row.get("prompt"), row.get("completion")]
     if {"audio", "audio_codes"} & row.keys():
@@ -69,7 +69,7 @@ def read_messages(row: ChatRow) -> tuple[list[Message], int]:
 
 
 def check_row_marks(row: ChatRow) -> None:
-    """Raises `UserError` for a row that says which of its messages are learned, except that the user's are not."""
+    """Raise `UserError` for a row that says which of its messages are learned, except that the user's are not."""
     for key in ROW_MARKS:
         value = row.get(key)
         if value and not (isinstance(value, str) and value.lower() in ("user", "human")):  # NeMo's `mask`: the role that is not learned
@@ -77,7 +77,7 @@ def check_row_marks(row: ChatRow) -> None:
 
 
 def read_tools(row: ChatRow) -> list[ChatRow] | None:
-    """JSON schemas of functions, for the template; None if the row has none. Raises `UserError` for anything else."""
+    """Return the JSON schemas of functions, for the template; None if the row has none. Raises `UserError` for anything else."""
     tools = row.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise UserError(f"tools must be a list of JSON schemas, found {tools!r:.60}")
@@ -85,7 +85,7 @@ def read_tools(row: ChatRow) -> list[ChatRow] | None:
 
 
 def read_message(message: JsonValue, place: str) -> Message:
-    """One message as the module's docstring says; `place` is for errors. Raises `MessageError`.
+    """Read one message into the form that the module's docstring describes. `place` names it in errors. Raises `MessageError`.
 
     transformers 5 drops null fields; transformers 4 would pass them to the template.
     """
@@ -107,12 +107,12 @@ def read_message(message: JsonValue, place: str) -> Message:
 
 
 def list_unread_keys(messages: Sequence[Message]) -> list[str]:
-    """Keys of messages that only a chat template can read, each once for each message that has it."""
+    """Return the keys of messages that only a chat template can read, each once for each message that has it."""
     return [key for message in messages for key in message if key not in MESSAGE_KEYS]
 
 
 def _read_part(part: JsonValue, place: str) -> str:
-    """The text of a part of a message's content."""
+    """Return the text of a part of a message's content."""
     full = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
     if full.keys() == {"type", "text"} and full["type"] == "text" and isinstance(full["text"], str):
         return str(full["text"])
@@ -152,7 +152,8 @@ def _read_calls(message: Message, place: str) -> None:
 
 
 def _read_call(call: JsonValue, place: str) -> dict[str, JsonValue]:
-    """A tool call whose arguments are an object. In OpenAI's format they are a string of JSON, which some templates would quote again."""
+    """Return a tool call whose arguments are an object. In OpenAI's format they are a string of JSON, which some templates would quote
+    again."""
     whole = call if isinstance(call, dict) else {}
     function = whole.get("function", whole)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

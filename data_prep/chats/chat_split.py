@@ -18,7 +18,7 @@ ValidationFilter = Callable[[float], bool]
 
 
 def compute_split_position(row: ChatRow) -> float:
-    """A number from 0 to 1 that depends only on the first question, so that adding rows does not move others between the splits.
+    """Return a number from 0 to 1 that depends only on the first question, so that adding rows does not move others between the splits.
 
     Conversations with the same first question go to the same split; otherwise validation answers would be in the training data.
     """
@@ -29,17 +29,18 @@ def compute_split_position(row: ChatRow) -> float:
 
 
 def count_least_validation(rows: int) -> int:
-    """The fewest validation rows of a dataset: without any, no step of a run is known as the best; with one or two, chance decides."""
+    """Return the fewest validation rows of a dataset: without any, no step of a run is known as the best; with one or two, chance
+    decides."""
     return min(LEAST_VALIDATION, max(2, rows // 10)) if rows > FEW_ROWS else 0
 
 
 def make_share_filter(share: float) -> ValidationFilter:
-    """Filter for a share of all conversations."""
+    """Return a filter for a share of all conversations."""
     return lambda found: found < share
 
 
 def make_count_filter(shares: Iterable[float], rows: int) -> ValidationFilter:
-    """Filter for at most `rows` rows, in ascending position, skipping groups with the same first question that no longer fit."""
+    """Return a filter for at most `rows` rows, in ascending position, skipping groups with the same first question that no longer fit."""
     chosen: set[float] = set()
     for share, count in sorted(Counter(shares).items()):
         if count <= rows:

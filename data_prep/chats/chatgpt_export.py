@@ -13,7 +13,7 @@ LONGEST_PATH = 10_000
 
 
 def read_shown_turns(mapping: JsonValue, current_node: JsonValue) -> list[JsonValue]:
-    """The messages {role, content} of the path from the root to `current_node`, which is the variant that ChatGPT shows.
+    """Return the messages {role, content} of the path from the root to `current_node`, which is the variant that ChatGPT shows.
 
     Without `current_node`, the last child is followed. Hidden and empty messages are skipped. Raises `UserError` for a damaged tree, and
     for pictures, files and calls of built-in tools, which the export does not hold completely.
@@ -43,7 +43,7 @@ def _find_last_leaf(nodes: dict[str, dict[str, JsonValue]]) -> str:
 
 
 def _read_turn(message: JsonValue) -> dict[str, JsonValue] | None:
-    """One shown message; None for one that is hidden or empty."""
+    """Return one shown message; None for one that is hidden or empty."""
     if not isinstance(message, dict):
         return None
     author, content, about = (value if isinstance(value := message.get(key), dict) else {} for key in ("author", "content", "metadata"))

@@ -21,7 +21,7 @@ class ColumnMapping:
     message: Mapping[str, str] = field(default_factory=dict)
 
     def translate(self, row: ChatRow) -> ChatRow:
-        """The row with the names of the chat formats; a column that had one of them already is replaced.
+        """Return the row with the names of the chat formats; a column that had one of them already is replaced.
 
         Raises `ShapeError` with the columns found if one is missing.
         """
@@ -33,7 +33,7 @@ class ColumnMapping:
         return renamed | {key: self._rename_messages(renamed[key], key) for key in lists}
 
     def list_replaced(self, row: ChatRow) -> list[str]:
-        """Columns of a row that are not used because other columns take their names."""
+        """Return the columns of a row that are not used because other columns take their names."""
         return sorted((self.row.keys() & row.keys()) - {*self.row.values()})
 
     def _rename_messages(self, value: object, what: str) -> object:
@@ -50,13 +50,14 @@ class ColumnMapping:
 
 
 def parse_columns(given: Sequence[str]) -> ColumnMapping:
-    """The mapping of each `--columns NAME=COLUMN,…`. Raises `UserError` for a name that no format has, and for one that is given twice."""
+    """Return the mapping of each `--columns NAME=COLUMN,…`. Raises `UserError` for a name that no format has, and for one that is given
+    twice."""
     pairs = (pair.partition("=") for words in given for pair in words.split(","))
     return map_columns([(name.strip(), column.strip()) for name, _, column in pairs])
 
 
 def map_columns(pairs: Iterable[tuple[str, str]]) -> ColumnMapping:
-    """The mapping of names of the formats to columns. Raises `UserError` as `parse_columns`."""
+    """Return the mapping of names of the formats to columns. Raises `UserError` as `parse_columns`."""
     row, message = dict[str, str](), dict[str, str]()
     for name, column in pairs:
         known, shown = message if name in MESSAGE_NAMES else row, f"{name}={column}"

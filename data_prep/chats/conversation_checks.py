@@ -16,7 +16,7 @@ UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def check_conversation(row: ChatRow) -> None:
-    """Raises `UserError` with the reason why a normalised row must not be trained on."""
+    """Raise `UserError` with the reason why a normalised row must not be trained on."""
     _check_storable(row)
     if isinstance(row.get("prompt"), str):
         if not row["completion"].strip():
@@ -36,7 +36,7 @@ def check_conversation(row: ChatRow) -> None:
 
 
 def _check_storable(value: object) -> None:
-    """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
+    """Raise `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
     if isinstance(value, str):
         if UNWRITABLE.search(value):
             raise UserError("a NUL or half a surrogate pair in its text")

@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
 
 def detect_shape(row: ChatRow) -> str:
-    """The name of a row's shape. Raises `ShapeError` naming its keys if there is none, or more than one."""
+    """Return the name of a row's shape. Raises `ShapeError` naming its keys if there is none, or more than one."""
     fitting = [name for name, shape in SHAPES.items() if shape.keys <= row.keys()]
     found = [name for name in fitting if not SHAPES[name].yields] or fitting
     if len(found) == 1:
@@ -76,7 +76,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
 
 
 def list_unread_keys(row: ChatRow, shape: str) -> list[str]:
-    """Non-empty keys of a row that `normalise_row` does not read."""
+    """Return non-empty keys of a row that `normalise_row` does not read."""
     read = SHAPES[shape].keys | SHAPES[shape].also
     return [key for key, value in row.items() if key not in read and value not in (None, "")]
 
@@ -92,13 +92,13 @@ def decode_json(value: JsonValue, what: str) -> JsonValue:
 
 
 def format_keys(row: ChatRow) -> str:
-    """The keys of a row, for messages."""
+    """Return the keys of a row, for messages."""
     more = [f"and {len(row) - SHOWN_KEYS} more"] if len(row) > SHOWN_KEYS else []
     return ", ".join([*(f"{key:.40}" for key in list(row)[:SHOWN_KEYS]), *more]) or "none"
 
 
 def _parse_tools(value: JsonValue) -> list[ChatRow]:
-    """Function schemas: a list of objects, or JSON in a string for all of them or for each."""
+    """Return the function schemas: a list of objects, or JSON in a string for all of them or for each."""
     found = decode_json(value, "tools") or []
     decoded = [decode_json(tool, f"tools[{number}]") for number, tool in enumerate(found)] if isinstance(found, list) else [found]
     tools = [tool for tool in decoded if isinstance(tool, dict)]
@@ -153,7 +153,7 @@ def _convert_preference(row: ChatRow) -> ChatRow:
 
 
 def _parse_transcript(text: str) -> list[ChatRow]:
-    """The turns of a text in which each begins with `Human:` or `Assistant:` after an empty line."""
+    """Return the turns of a text in which each begins with `Human:` or `Assistant:` after an empty line."""
     before, *parts = TRANSCRIPT_TURN.split(text)
     if before.strip() or not parts:
         raise UserError("chosen is a text without its question: neither a key `prompt` nor turns that begin with Human: and Assistant:")
@@ -178,7 +178,7 @@ def _convert_history(value: JsonValue) -> list[ChatRow]:
 
 
 def _read_system_message(row: ChatRow) -> list[ChatRow]:
-    """The system message from a separate `system` key, if any."""
+    """Return the system message from a separate `system` key, if any."""
     prompt = _read_text(row, "system")
     return [{"role": "system", "content": prompt}] if prompt.strip() else []
 
@@ -214,7 +214,8 @@ def _parse_turns(value: JsonValue, what: str) -> list[ChatRow]:
 
 
 def _parse_turn(turn: JsonValue, what: str) -> ChatRow:
-    """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`, as `read_message` returns it."""
+    """Return one message with `role` and `content`, from those names or from ShareGPT's `from` and `value`, as `read_message` returns
+    it."""
     if not isinstance(turn, dict):
         raise UserError(f"{what} must be an object, found {turn!r:.60}")
     names = {key: key if NAMES.get(key, key) in turn else NAMES[key] for key in turn}  # a ShareGPT key stays if the standard one is there
@@ -232,7 +233,7 @@ def _parse_turn(turn: JsonValue, what: str) -> ChatRow:
 
 
 def _wrap_calls(value: JsonValue, what: str) -> list[JsonValue]:
-    """Tool calls in the standard format, from the content of a message with ShareGPT's role `function_call`."""
+    """Return the tool calls in the standard format, from the content of a message with ShareGPT's role `function_call`."""
     found = decode_json(value, what)
     given = found if isinstance(found, list) else [found]
     calls = [call for call in given if isinstance(call, dict)]

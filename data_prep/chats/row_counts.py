@@ -66,7 +66,7 @@ class RowCounts:
     """Digest of each kept row → its location."""
 
     def find_earlier(self, row: ChatRow, place: str) -> str | None:
-        """Location of an earlier identical row; None for a new row, whose location is recorded."""
+        """Return the location of an earlier identical row; None for a new row, whose location is recorded."""
         content = hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).digest()[:16]
         if content in self.first_places:
             return self.first_places[content]
@@ -152,7 +152,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
 
 
 def format_summary(summary: ChatSummary) -> str:
-    """The summary for the terminal."""
+    """Return the summary for the terminal."""
     found = [
         f"{format_count(summary.read, 'row')} read ({format_counts(summary.shapes)}): {summary.train:,} to train on, "
         f"{summary.val:,} to validate on, {summary.rejected:,} rejected",

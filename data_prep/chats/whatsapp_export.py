@@ -112,12 +112,12 @@ def is_exported_chat(path: Path) -> bool:
 
 
 def count_authors(path: Path) -> Counter[str]:
-    """Name → number of messages that are neither WhatsApp's own nor placeholders."""
+    """Return name → number of messages that are neither WhatsApp's own nor placeholders."""
     return Counter(message.author for messages in _read_chats(path) for message in messages if _classify(message) is None)
 
 
 def read_conversations(path: Path, person: str, pause_hours: float) -> ExportedChat:
-    """The conversations of a file, with the messages of `person` as answers; see the module's docstring."""
+    """Return the conversations of a file, with the messages of `person` as answers; see the module's docstring."""
     found, left_out = list[Conversation](), Counter[str]()
     for messages in _read_chats(path):
         kinds = [_classify(message) for message in messages]
@@ -134,7 +134,7 @@ def read_conversations(path: Path, person: str, pause_hours: float) -> ExportedC
 
 
 def _trim(turns: list[list[ChatMessage]], person: str) -> list[list[ChatMessage]]:
-    """The turns from the first of the others to the last answer."""
+    """Return the turns from the first of the others to the last answer."""
     begin = 1 if turns[0][0].author == person else 0
     end = len(turns) if turns[-1][0].author == person else len(turns) - 1
     return turns[begin:end]
@@ -174,7 +174,7 @@ def _classify(message: ChatMessage) -> str | None:
 
 
 def _read_texts(path: Path, most: int) -> Iterator[bytes]:
-    """The text of a file, or each text of an archive by name, if it begins like a chat; at most `most` bytes of each."""
+    """Yield the text of a file, or each text of an archive by name, if it begins like a chat; at most `most` bytes of each."""
     if not zipfile.is_zipfile(path):
         with input_files.open_file(path) as file:
             yield from _keep_chat(file.read(most))
@@ -193,7 +193,8 @@ def _keep_chat(raw: bytes) -> list[bytes]:
 
 
 def _read_chats(path: Path) -> Iterator[list[ChatMessage]]:
-    """The messages of each text of a file. Raises `UserError` for a text that is too long or not UTF-8, and for a bad time or archive."""
+    """Yield the messages of each text of a file. Raises `UserError` for a text that is too long or not UTF-8, and for a bad time or
+    archive."""
     try:
         for raw in _read_texts(path, LARGEST_BYTES + 1):
             if len(raw) > LARGEST_BYTES:
@@ -225,7 +226,7 @@ def _read_time(place: str, stamp: Stamp, order: tuple[int, int, int]) -> datetim
 
 
 def _make_message(line: int, time: datetime, text: str) -> ChatMessage:
-    """The message of `text`, which begins with the name of its author unless WhatsApp itself wrote it."""
+    """Return the message of `text`, which begins with the name of its author unless WhatsApp itself wrote it."""
     first = text.partition("\n")[0]
     author, colon, _ = first.partition(": ")
     if not colon and first.endswith(":"):  # the message is empty, or begins with a line break
@@ -237,8 +238,8 @@ def _make_message(line: int, time: datetime, text: str) -> ChatMessage:
 
 
 def _choose_date_order(stamps: Sequence[Stamp]) -> tuple[int, int, int]:
-    """The places of year, month and day in a date: the order in which all dates exist, and the fewest messages are older than the one
-    before. If several orders fit equally: the month first with AM and PM in capitals, as in the US, else the day first."""
+    """Return the places of year, month and day in a date: the order in which all dates exist, and the fewest messages are older than the
+    one before. If several orders fit equally: the month first with AM and PM in capitals, as in the US, else the day first."""
     day_first, month_first = (2, 1, 0), (2, 0, 1)
     is_american = any(stamp[7] in ("A", "P") for stamp in stamps)
     orders = [(0, 1, 2), month_first, day_first] if is_american else [(0, 1, 2), day_first, month_first]
@@ -256,7 +257,7 @@ def _choose_date_order(stamps: Sequence[Stamp]) -> tuple[int, int, int]:
 
 
 def _make_time(stamp: Stamp, order: tuple[int, int, int]) -> datetime:
-    """Raises `ValueError` for a time that does not exist."""
+    """Return the time of a stamp. Raises `ValueError` if it does not exist."""
     parts = [int(part) for part in stamp[:3]]
     year, month, day = (parts[place] for place in order)
     if len(stamp[order[0]]) not in ((4,) if order[0] == 0 else (2, 4)):
@@ -270,7 +271,7 @@ def _make_time(stamp: Stamp, order: tuple[int, int, int]) -> datetime:
 
 
 def require_person(paths: Sequence[Path], person: str | None) -> str:
-    """The `person`. Raises `UserError`, which lists the names, if none is given, or one who has written none of the messages."""
+    """Return `person`. Raises `UserError`, which lists the names in the chats, if `person` is None or has written none of the messages."""
     authors = sum((count_authors(path) for path in paths), Counter[str]())
     if person is None or person not in authors:
         names = ", ".join(f"{name} ({format_count(count, 'message')})" for name, count in authors.most_common(20))

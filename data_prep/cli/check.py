@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser("overtone check-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
@@ -126,7 +126,7 @@ def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:
 
 
 def _resolve_clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
-    """Paths of the clip and, if the row has one, the reference clip; None for a path outside `root`."""
+    """Return the paths of the clip and, if the row has one, the reference clip; None for a path outside `root`."""
     names = [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []
     return [_resolve_inside(root or line.manifest.parent, name) for name in names]
 
@@ -158,7 +158,7 @@ def _check_row(
     codes: CodeFormat,
     languages: Collection[str],
 ) -> Iterator[Problem]:
-    """Problems of one row. `sounds`: in the order of `_resolve_clips`."""
+    """Yield the problems of one row. `sounds`: in the order of `_resolve_clips`."""
     yield from row_checks.check_fields(line, row, languages)
     for _, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
         yield from _check_path(line.place, root, str(name))
@@ -183,8 +183,8 @@ def _check_codec(folder: Path, stored: CodesSummary, codec: Codec) -> Iterator[P
 
 
 def _note_assumed_codec(stored: CodesSummary, problems: list[Problem]) -> Iterator[Problem]:
-    """Note that codes without a record of their codec were checked as those of the default one: if they do not fit, that may be the
-    reason."""
+    """Yield the note that codes without a record of their codec were checked as those of the default one: if they do not fit, that may be
+    the reason."""
     wrong = next((problem for problem in problems if problem.kind == "codes"), None)
     if wrong is not None and stored.codec_digest is None:
         yield Problem("assumed_codec", wrong.place, f"assumed: {CODECS[0]}, {stored.code_format}; for another one, give its --model")
@@ -207,7 +207,7 @@ def _escape_unprintable(text: str) -> str:
 
 
 def _format_totals(rows: list[RowFacts]) -> Iterator[str]:
-    """Number and duration of clips per split, speaker and language."""
+    """Yield the number and duration of clips per split, speaker and language."""
     groups: dict[str, list[RowFacts]] = defaultdict(list)
     for row in rows:
         for name in (VAL if row.validates else TRAIN, f"speaker {row.speaker or '(not named)'}", f"language {row.language}"):

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help=MODEL)
@@ -197,7 +197,7 @@ def _add_codes(
 
 
 def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iterator[tuple[Path, ManifestRow]]:
-    """Every row with its manifest, without codes; rows that an earlier run rejected are included, to be tried again."""
+    """Yield every row with its manifest, without codes; rows that an earlier run rejected are included, to be tried again."""
     for path in manifests:
         for row in manifest.read_rows(path, speaker):
             if row.time_shift:
@@ -209,7 +209,8 @@ def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iter
 
 
 def _clean_texts(rows: list[tuple[Path, ManifestRow]]) -> list[tuple[Path, ManifestRow]]:
-    """The rows without invisible characters in their texts, which other programs may have left there; reports how many there were."""
+    """Return the rows without invisible characters in their texts, which other programs may have left there; reports how many there
+    were."""
     found: Counter[str] = Counter()
     cleaned = []
     for path, row in rows:
@@ -249,7 +250,7 @@ def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_dig
 
 
 def _shift_row(one: EncodableRow, count: int, codec: Codec, codec_digest: str) -> Iterator[EncodableRow]:
-    """The time-shifted copies of a row; none of a row to validate on."""
+    """Yield the time-shifted copies of a row; none of a row to validate on."""
     if one.manifest.name == manifest.VAL:
         return
     for shift in clip_encoding.list_time_shifts(count, codec.samples_per_frame):

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser("overtone export-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--as", dest="layout", choices=list(FORMATS), required=True, help="output layout, see above")
@@ -90,7 +90,7 @@ def _require_fit(checked: CheckResult, options: argparse.Namespace) -> None:
 
 
 def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argparse.Namespace) -> list[ExportItem]:
-    """The clips to export. All rows passed the check; `facts` has one entry per row, in the same order."""
+    """Return the clips to export. All rows passed the check; `facts` has one entry per row, in the same order."""
     items: list[ExportItem] = []
     lines = (line for manifest in manifests for line in read_manifest_lines(manifest))
     for line, known in zip(lines, facts, strict=True):
@@ -137,7 +137,7 @@ def write_export(items: list[ExportItem], layout: str, to: Path, summary: CodesS
 
 
 def format_result(exported: ExportResult, to: Path) -> str:
-    """Summary for the terminal."""
+    """Return the summary for the terminal."""
     lines = [f"{to}: {format_count(len(exported.items), 'clip')}, {format_clock(sum(item.seconds for item in exported.items))}"]
     if exported.skipped:
         lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]

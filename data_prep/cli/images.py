@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("source", help="folder, JSONL file, Parquet file, or hub name of a dataset (owner/name)")
     options.add_argument(

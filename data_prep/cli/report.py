@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", type=Path, help="dataset folder of overtone voice or overtone text")
     options.add_argument("--out", type=Path, metavar="FILE.html", help=f"output file (default: {PAGE} in the dataset)")

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", type=Path, help="dataset folder of overtone voice")
     options.add_argument("--port", type=int, default=7860, help="port of the page on this machine (default %(default)s)")

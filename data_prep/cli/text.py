@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("sources", nargs="+", help="files or folders of conversations, or hub names of datasets (owner/name)")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
@@ -168,7 +168,7 @@ def _check_options(options: ChatsOptions) -> None:
 
 
 def _check_reader_options(options: ChatsOptions, sources: list[ChatSource]) -> ReaderOptions:
-    """The options for exported chats. Raises `UserError` if they do not fit the sources."""
+    """Return the options for exported chats. Raises `UserError` if they do not fit the sources."""
     exported = [source.path for source in sources if source.kind == chat_file_search.WHATSAPP]
     if not exported:
         if flag := next((flag for flag, given in (("--as", options.person), ("--pause-hours", options.pause_hours)) if given), None):
@@ -231,7 +231,7 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> Cha
 
 
 def _count_least_validation(wanted: TextOptions, tally: RowCounts) -> int:
-    """Validation rows to choose instead, because the share of few conversations gave fewer; 0 if the split stays."""
+    """Return the validation rows to choose instead, because the share of few conversations gave fewer; 0 if the split stays."""
     if wanted.val_rows is not None or not wanted.val_share:
         return 0
     least = chat_split.count_least_validation(len(tally.kinds) - tally.kinds.count(REJECTED))
@@ -326,7 +326,7 @@ def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> It
 
 
 def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatRow:
-    """The row as it is written. Raises `UserError` with the reason for a rejection."""
+    """Return the row as it is written. Raises `UserError` with the reason for a rejection."""
     row, kind, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
@@ -344,8 +344,8 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
 
 
 def _parse_conversation(found: FoundRow, wanted: TextOptions) -> tuple[ChatRow, str, bool, int]:
-    """The normalised and checked row, the name of its original shape, whether leading line breaks were removed, and the number of joined
-    messages."""
+    """Return the normalised and checked row, the name of its original shape, whether leading line breaks were removed, and the number of
+    joined messages."""
     if found.row is None:
         raise UserError(found.problem)
     given = wanted.columns.translate(found.row)

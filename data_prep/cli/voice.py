@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="overtone voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument(
         "recordings",
@@ -265,7 +265,7 @@ def _run(argv: list[str]) -> int:
 
 
 def read_options(arguments: argparse.Namespace) -> VoiceOptions:
-    """The options on the command line."""
+    """Return the options on the command line."""
     given = {each.name: getattr(arguments, each.name) for each in fields(VoiceOptions) if each.name != "flags"}
     return VoiceOptions(**given, flags=worker_options.read_flags(arguments))
 
@@ -358,7 +358,7 @@ def _parse_channels(given: str) -> str:
 
 
 def _check_options(options: VoiceOptions) -> None:
-    """Raises `UserError`, also for values that the parser refuses on the command line."""
+    """Raise `UserError` for options that do not fit each other, also for values that the parser refuses on the command line."""
     if (options.whisper is not None) == options.transcripts:
         raise UserError("give either --whisper NAME, which writes the texts, or --transcripts, which are next to the recordings")
     if (options.speaker is not None) + (options.speaker_from is not None) + options.diarize > 1:
@@ -403,7 +403,7 @@ def _check_options(options: VoiceOptions) -> None:
 
 
 def _read_voice_count(options: VoiceOptions) -> VoiceCount | None:
-    """The number of `--speakers`; None without the option. Raises `UserError` if it does not say how many voices there are."""
+    """Return the number of `--speakers`; None without the option. Raises `UserError` if it does not say how many voices there are."""
     if options.speakers is None:
         return None
     given = f"--speakers {options.speakers}"
@@ -430,13 +430,13 @@ def _describe_missing_voices(judged: list[JudgedClip], count: VoiceCount | None)
 
 
 def _name_whisper_option(checks: ChosenChecks) -> str:
-    """The option that names the Whisper of this run."""
+    """Return the option that names the Whisper of this run."""
     return CHECK_OPTION if checks.check_with else WHISPER_OPTION
 
 
 def _list_tasks(options: VoiceOptions) -> tuple[list[RecordingTask], ChosenChecks, list[Notice], dict[str, RemovedKind]]:
-    """The recordings with their speakers and, with --transcripts, their transcripts; the models that check these; notices about them; and
-    what was removed from their texts."""
+    """Return the recordings with their speakers and, with --transcripts, their transcripts; the models that check these; notices about
+    them; and what was removed from their texts."""
     root = options.root.resolve()
     speaker = None if options.speaker_from == "folder" else options.speaker or (root.stem if root.is_file() else root.name)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
@@ -468,7 +468,7 @@ def _list_tasks(options: VoiceOptions) -> tuple[list[RecordingTask], ChosenCheck
 
 
 def _choose_check(options: VoiceOptions) -> tuple[ChosenChecks, list[Notice]]:
-    """The requested models; if there is none, one for English transcripts if it is installed, and a note that names it."""
+    """Return the requested models; if there is none, one for English transcripts if it is installed, and a note that names it."""
     requested = ChosenChecks(options.align, options.check_with)
     is_english = options.language is not None and manifest.parse_language(options.language) == "english"
     if options.align or options.check_with or options.preset == KEEP_ALL or not is_english:
@@ -484,8 +484,8 @@ def _choose_check(options: VoiceOptions) -> tuple[ChosenChecks, list[Notice]]:
 
 
 def _choose_engine(options: VoiceOptions) -> tuple[VoiceOptions, list[Notice]]:
-    """The options with the engine of a published Whisper in its name, and a note that names it. Under Ray, openai-whisper: each worker has
-    packages of its own."""
+    """Return the options with the engine of a published Whisper in its name, and a note that names it. Under Ray, openai-whisper is used,
+    because each worker has its own packages."""
     if options.whisper is None or options.flags.engine != "local":
         return options, []
     name = faster_whisper_engine.choose_engine(options.whisper, choose_device(options.flags.device))
@@ -499,7 +499,7 @@ def _choose_engine(options: VoiceOptions) -> tuple[VoiceOptions, list[Notice]]:
 
 
 def _describe_unchecked_words(options: VoiceOptions, checks: ChosenChecks, recordings: Sequence[PreparedRecording]) -> list[Notice]:
-    """A note if no model compares the words of transcripts with the sound."""
+    """Return a note if no model compares the words of transcripts with the sound."""
     names = tuple(one.source.name for one in recordings if not one.refused)
     if not options.transcripts or checks.check_with or checks.align not in (None, NO_MODEL) or not names:
         return []
@@ -665,7 +665,7 @@ def _describe_people_on_channels(names: Sequence[str]) -> list[Notice]:
 
 
 def _require_clips(summary: duration_accounting.Summary, out: Path) -> None:
-    """Raises `UserError` if no clip was kept."""
+    """Raise `UserError` if no clip was kept."""
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")

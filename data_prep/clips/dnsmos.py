@@ -87,7 +87,7 @@ class LoadedSoundScorer:
     overall: Any
 
     def rate(self, samples: Samples) -> SoundRatings:
-        """Ratings of samples [n] at 16 kHz, full scale 1.0: means over the windows of a clip longer than 9 s.
+        """Return the ratings of samples [n] at 16 kHz, full scale 1.0: means over the windows of a clip longer than 9 s.
 
         Raises ValueError without samples.
         """
@@ -102,7 +102,7 @@ class LoadedSoundScorer:
 
 
 def find_scorer() -> SoundScorer | None:
-    """The scorer of the installed package; None if it, or onnxruntime, is not installed."""
+    """Return the scorer of the installed package; None if it, or onnxruntime, is not installed."""
     try:
         package = metadata.distribution(NAME)
     except metadata.PackageNotFoundError:
@@ -112,12 +112,13 @@ def find_scorer() -> SoundScorer | None:
 
 
 def rate_clips(scorer: LoadedSoundScorer, clips: Mapping[str, Path]) -> dict[str, SoundRatings]:
-    """Id → ratings of each clip file."""
+    """Return id → ratings of each clip file."""
     return {identity: scorer.rate(read_audio(path, SPEECH_RATE).samples) for identity, path in clips.items()}
 
 
 def cut_windows(samples: Samples) -> list[Samples]:
-    """Windows of 9.01 s that cover the clip evenly. A shorter clip is repeated until it is long enough, as the networks' authors do."""
+    """Return the windows of 9.01 s that cover the clip evenly. A shorter clip is repeated until it is long enough, as the networks' authors
+    do."""
     if not len(samples):
         raise ValueError("no samples")
     samples = samples.astype(np.float32)
@@ -128,7 +129,7 @@ def cut_windows(samples: Samples) -> list[Samples]:
 
 
 def compute_spectrogram(samples: Samples) -> NDArray[np.float32]:
-    """[frames, 120] log-mel spectrogram of samples [n] at 16 kHz, relative to its maximum, as the network for P.808 takes it."""
+    """Return the log-mel spectrogram [frames, 120] of samples [n] at 16 kHz, relative to its maximum, as the network for P.808 takes it."""
     librosa = import_librosa()
     power = librosa.feature.melspectrogram(y=samples, sr=SPEECH_RATE, n_fft=FRAME, hop_length=HOP, n_mels=BANDS)
     levels: NDArray[np.float32] = ((librosa.power_to_db(power, ref=np.max) + 40) / 40).T.astype(np.float32)

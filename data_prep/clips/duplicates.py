@@ -59,8 +59,8 @@ class FoundDuplicates:
 def find_duplicates(
     clips: Iterable[DuplicateCandidate], read_sound: Callable[[str], Samples], wanted: frozenset[str] = frozenset()
 ) -> FoundDuplicates:
-    """The duplicates among `clips`, and which clips share sound. A clip is kept if kept clips of better recordings have less than half of
-    its sound, or lack some of its words and sound, or if it is `wanted`.
+    """Return the duplicates among `clips`, and which clips share sound. A clip is kept if kept clips of better recordings have less than
+    half of its sound, or lack some of its words and sound, or if it is `wanted`.
 
     `read_sound`: clip id → samples [n] at `MASTER_RATE`, at any level; called for clips with other texts and similar fingerprints.
     """
@@ -82,7 +82,7 @@ def find_duplicates(
 
 
 def normalise_text(text: str) -> str:
-    """The words of a text, case-folded, in Unicode NFKC."""
+    """Return the words of a text, case-folded, in Unicode NFKC."""
     return " ".join(WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -102,7 +102,7 @@ def _is_covered(clip: DuplicateCandidate, others: Sequence[tuple[int, str]]) -> 
 def _keep_same_sound(
     matches: Sequence[Match], by_id: Mapping[str, DuplicateCandidate], read_sound: Callable[[str], Samples]
 ) -> list[Match]:
-    """The matches of clips with one text, and those of other texts whose waveforms agree in every word."""
+    """Return the matches of clips with one text, and those of other texts whose waveforms agree in every word."""
     prepare = functools.lru_cache(maxsize=WAVEFORMS)(lambda identity: prepare_waveform(read_sound(identity)))
 
     def is_same(match: Match) -> bool:
@@ -125,7 +125,7 @@ def _find_all_matches(clips: Sequence[DuplicateCandidate]) -> list[Match]:
 
 
 def _pair_same_words(clips: Sequence[DuplicateCandidate]) -> Iterator[tuple[FingerprintedClip, FingerprintedClip]]:
-    """Clips with the same words and nearly the same length."""
+    """Yield pairs of clips with the same words and nearly the same length."""
     texts: dict[str, list[FingerprintedClip]] = defaultdict(list)
     for clip in clips:
         texts[normalise_text(clip.text)].append(clip.sound)
@@ -135,7 +135,8 @@ def _pair_same_words(clips: Sequence[DuplicateCandidate]) -> Iterator[tuple[Fing
 
 
 def _pair_similar_words(clips: Sequence[DuplicateCandidate]) -> Iterator[tuple[FingerprintedClip, FingerprintedClip]]:
-    """Clips of nearly the same length with the same first or second half of the words: a wrong word is in one of the halves."""
+    """Yield pairs of clips of nearly the same length with the same first or second half of the words: a wrong word is in one of the
+    halves."""
     halves: dict[tuple[str, ...], list[FingerprintedClip]] = defaultdict(list)
     for clip in clips:
         words = normalise_text(clip.text).split()
@@ -158,7 +159,7 @@ def _pair_same_length(sounds: Sequence[FingerprintedClip], most: int) -> Iterato
 
 
 def _join_takes(matches: Sequence[Match]) -> dict[str, str]:
-    """Connected components of the matches: each id → the smallest id of its component."""
+    """Return the connected components of the matches: each id → the smallest id of its component."""
     parents: dict[str, str] = {}
 
     def find(identity: str) -> str:

@@ -71,7 +71,8 @@ class RecordingLevels(BaseModel):
 
 @functools.cache
 def compute_code_digests() -> tuple[str, ...]:
-    """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
+    """Return the digests of the source files that determine the clips: part of the cache key, so that results of other code are not
+    reused."""
     modules = (
         *(clip_segmentation, measurements, speaking_rate, number_words, overlapped_speech, bandwidth, fingerprints, loudness),
         sys.modules[__name__],
@@ -115,7 +116,7 @@ def divide_recording(
 
 
 def measure_levels(master: Audio, regions: list[Region]) -> RecordingLevels:
-    """Measures of the whole recording. `regions`: its speech."""
+    """Return the measures of the whole recording. `regions`: its speech."""
     return RecordingLevels(
         noise=measurements.measure_noise_power(master.samples, regions),
         bandwidth_hz=float(bandwidth.measure_bandwidth(master.samples, MASTER_RATE)),
@@ -163,14 +164,14 @@ def write_clips(
 
 
 def make_clip_id(source: RecordingSource, piece: Piece) -> str:
-    """Clip id: digest prefix of the recording, start and stop in milliseconds; independent of text and selection."""
+    """Return the clip id: digest prefix of the recording, start and stop in milliseconds; independent of text and selection."""
     return (
         f"{source.digest[:12]}_{convert_position(piece.start, MASTER_RATE, 1000):08d}_{convert_position(piece.stop, MASTER_RATE, 1000):08d}"
     )
 
 
 def make_clip_path(source: RecordingSource, piece: Piece) -> str:
-    """Path of a clip file relative to the dataset."""
+    """Return the path of a clip file relative to the dataset."""
     return f"clips/{source.digest[:2]}/{make_clip_id(source, piece)}.flac"
 
 

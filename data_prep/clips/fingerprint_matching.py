@@ -64,7 +64,8 @@ class Match(NamedTuple):
 
 
 def find_matches(clips: Sequence[FingerprintedClip]) -> list[Match]:
-    """Pairs of clips with the same sound, wherever the recordings were cut: all clips of recordings that share words at one offset."""
+    """Return the pairs of clips with the same sound, wherever the recordings were cut: all clips of recordings that share words at one
+    offset."""
     by_recording: dict[str, list[FingerprintedClip]] = defaultdict(list)
     for clip in sorted(clips, key=lambda clip: (clip.recording, clip.start)):
         by_recording[clip.recording].append(clip)
@@ -83,7 +84,7 @@ def find_matches(clips: Sequence[FingerprintedClip]) -> list[Match]:
 def compare_clips(
     one: FingerprintedClip, other: FingerprintedClip, offset: int, slack: int = 1, least_agreeing: float = AGREEING
 ) -> Match | None:
-    """The match of two clips if frame t of the recording of `other` is frame t + `offset`, give or take `slack`, of that of `one`.
+    """Return the match of two clips if frame t of the recording of `other` is frame t + `offset`, give or take `slack`, of that of `one`.
     `least_agreeing`: share of their stretches that must agree."""
     found: list[tuple[float, int, bool]] = []
     for shift in range(offset - slack, offset + slack + 1):
@@ -108,7 +109,7 @@ def _make_match(one: FingerprintedClip, other: FingerprintedClip, shift: int, di
 
 
 def _find_common_offsets(recordings: list[list[FingerprintedClip]]) -> list[tuple[int, int, int]]:
-    """(index, index, frames) of pairs of recordings with equal words at one offset, most votes first."""
+    """Return (index, index, frames) of pairs of recordings with equal words at one offset, most votes first."""
     words = np.concatenate([clip.words for clips in recordings for clip in clips] or [np.empty(0, np.uint32)])
     owner = np.repeat(np.arange(len(recordings)), [sum(len(clip.words) for clip in clips) for clips in recordings]).astype(np.int64)
     frames = np.concatenate([clip.frame + np.arange(len(clip.words)) for clips in recordings for clip in clips] or [np.empty(0, np.int64)])
@@ -137,7 +138,7 @@ def _find_common_offsets(recordings: list[list[FingerprintedClip]]) -> list[tupl
 def _pair_overlapping(
     ones: list[FingerprintedClip], others: list[FingerprintedClip], offset: int
 ) -> Iterator[tuple[FingerprintedClip, FingerprintedClip]]:
-    """Pairs of clips that share time if `others` begins `offset` frames later. Both are in order."""
+    """Yield the pairs of clips that share time if `others` begins `offset` frames later. Both are in order."""
     first = 0
     for one in ones:
         while first < len(others) and others[first].stop + offset * HOP <= one.start:

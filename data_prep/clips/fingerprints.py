@@ -23,7 +23,8 @@ FRAMES = 64  # frames transformed at a time
 
 
 def compute_fingerprint(samples: Samples, start: int, stop: int) -> Words:
-    """[T] words of `samples[start:stop]`. `samples`: [n], the whole recording at `MASTER_RATE`; frames start at multiples of 32 ms."""
+    """Return [T] words of `samples[start:stop]`. `samples`: [n], the whole recording at `MASTER_RATE`; frames start at multiples of 32
+    ms."""
     first, count = -(-start // HOP), max(0, (stop - WINDOW) // HOP - -(-start // HOP) + 1)
     edges = np.round(np.geomspace(*BANDS_HZ, BANDS + 1) * WINDOW / MASTER_RATE).astype(int)
     window = np.hanning(WINDOW).astype(np.float32)

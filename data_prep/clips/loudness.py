@@ -25,7 +25,7 @@ REACH_SECONDS = 1.0
 
 
 def compute_gain(master: Audio, regions: list[Region]) -> float:
-    """Factor that normalises the speech of a recording to -23 LUFS, limited so that no clip sample exceeds -1 dBFS.
+    """Return the factor that normalises the speech of a recording to -23 LUFS, limited so that no clip sample exceeds -1 dBFS.
 
     1.0 for silence and for less than 0.4 s of speech. `regions`: in samples at the rate of `master`.
     """
@@ -40,7 +40,7 @@ def compute_gain(master: Audio, regions: list[Region]) -> float:
 
 
 def measure_loudness(audio: Audio) -> float | None:
-    """Integrated loudness in LUFS; None below 0.4 s and for silence."""
+    """Return the integrated loudness in LUFS; None below 0.4 s and for silence."""
     import pyloudnorm
 
     if audio.seconds < SHORTEST_SECONDS:
@@ -51,7 +51,7 @@ def measure_loudness(audio: Audio) -> float | None:
 
 
 def _collect_speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]:
-    """Samples of the speech; only every n-th piece if there is too much."""
+    """Return the samples of the speech; only every n-th piece if there is too much."""
     piece = round(PIECE_SECONDS * master.rate)
     spans = [(at, min(at + piece, region.stop)) for region in regions for at in range(region.start, region.stop, piece)]
     total = sum(region.stop - region.start for region in regions)
@@ -60,6 +60,6 @@ def _collect_speech(master: Audio, regions: list[Region]) -> NDArray[np.float32]
 
 
 def _find_peak_between(master: Audio, start: int, stop: int) -> float:
-    """Peak magnitude, computed minute by minute: a region may last for hours."""
+    """Return the peak magnitude, computed minute by minute: a region may last for hours."""
     edges = [*range(start, min(stop, len(master.samples)), 60 * master.rate), stop]
     return max(float(np.abs(master.samples[one:other]).max(initial=0.0)) for one, other in itertools.pairwise(edges))

@@ -45,7 +45,7 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]
 
 
 def measure_noise_power(samples: Samples, regions: list[Region]) -> float | None:
-    """Median power of the 10 ms frames outside speech; None if there are none. `samples`: [n], the whole recording."""
+    """Return the median power of the 10 ms frames outside speech; None if there are none. `samples`: [n], the whole recording."""
     count = len(samples) // FRAME
     frames = samples[: count * FRAME].reshape(count, FRAME)
     power = np.einsum("ij,ij->i", frames, frames) / FRAME  # without a copy: hours of samples are memory-mapped
@@ -56,7 +56,7 @@ def measure_noise_power(samples: Samples, regions: list[Region]) -> float | None
 
 
 def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: float | None, language: str) -> Quality:
-    """Measures of one piece in `language`. `samples`: [n], master of the whole recording; `regions`: its speech."""
+    """Return the measures of one piece in `language`. `samples`: [n], master of the whole recording; `regions`: its speech."""
     clip = samples[piece.start : piece.stop].astype(np.float64)
     inside = _cut_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
@@ -88,7 +88,8 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
 
 
 def measure_peak_spread(speech: Samples) -> float | None:
-    """99.9th over 99th percentile of the magnitude of the frames within 30 dB of the loudest one; None for silence. `speech`: [n]."""
+    """Return the 99.9th percentile divided by the 99th of the magnitude of the frames within 30 dB of the loudest one; None for silence.
+    `speech`: [n]."""
     count = len(speech) // FRAME
     frames = np.abs(speech[: count * FRAME].astype(np.float64).reshape(count, FRAME))
     power = np.square(frames).mean(axis=1)
@@ -99,7 +100,8 @@ def measure_peak_spread(speech: Samples) -> float | None:
 
 
 def measure_background(samples: Samples, start: int, stop: int) -> float | None:
-    """Level of the quietest 20 ms (5 % of them) in and around a clip, in dB relative to its speech; None for silence. `samples`: [n]."""
+    """Return the level of the quietest 20 ms (5 % of them) in and around a clip, in dB relative to its speech; None for silence. `samples`:
+    [n]."""
     power = _compute_frame_powers(samples[start:stop])
     if not power.any():
         return None
@@ -109,7 +111,7 @@ def measure_background(samples: Samples, start: int, stop: int) -> float | None:
 
 
 def _compute_frame_powers(samples: Samples) -> np.ndarray:
-    """[frames] of 20 ms."""
+    """Return the mean power of each frame of 20 ms, [frames]."""
     count = len(samples) // BACKGROUND_FRAME
     frames = samples[: count * BACKGROUND_FRAME].astype(np.float64).reshape(count, BACKGROUND_FRAME)
     powers: np.ndarray = np.square(frames).mean(axis=1)
@@ -117,13 +119,13 @@ def _compute_frame_powers(samples: Samples) -> np.ndarray:
 
 
 def find_longest_pause(regions: list[Region]) -> float:
-    """Longest gap between neighbouring regions in seconds; 0 with fewer than two regions."""
+    """Return the longest gap between neighbouring regions in seconds; 0 with fewer than two regions."""
     pauses = (Region(left.stop, right.start).seconds for left, right in itertools.pairwise(regions))
     return round(max(pauses, default=0.0), 3)
 
 
 def measure_pitch(speech: Samples) -> float | None:
-    """Median fundamental frequency in Hz (YIN) of the frames with at least half the mean power: vowels, where it is defined."""
+    """Return the median fundamental frequency in Hz (YIN) of the frames with at least half the mean power: vowels, where it is defined."""
     if len(speech) < PITCH_FRAME or not speech.any():
         return None
     frames = np.lib.stride_tricks.sliding_window_view(speech, PITCH_FRAME)[::PITCH_HOP]
@@ -136,15 +138,15 @@ def measure_pitch(speech: Samples) -> float | None:
 
 
 def measure_repeated_share(text: str) -> float:
-    """Share of words that repeat the preceding ones: a single word from its third occurrence, a phrase from its second."""
+    """Return the share of words that repeat the preceding ones: a single word from its third occurrence, a phrase from its second."""
     words = WORD.findall(text.casefold())
     repeats = {index for size in range(1, PHRASE_WORDS + 1) for index in _find_repeats(words, size)}
     return round(len(repeats) / len(words), 3) if words else 0.0
 
 
 def measure_outside_speech_share(units: list[TextUnit], regions: list[Region]) -> float | None:
-    """Share of words whose middle is outside speech; None without Whisper word times. A single one among others does not count: the text is
-    usually right, and only its time is wrong."""
+    """Return the share of words whose middle is outside speech; None without Whisper word times. A single one among others does not count:
+    the text is usually right, and only its time is wrong."""
     if not units:
         return None
     middles = [(unit.start + unit.stop) // 2 for unit in units]
@@ -153,7 +155,8 @@ def measure_outside_speech_share(units: list[TextUnit], regions: list[Region]) -
 
 
 def _find_repeats(words: list[str], size: int) -> set[int]:
-    """Indices of words in repetitions of the `size` preceding words; one repetition of a single word is allowed ("very, very good")."""
+    """Return the indices of words in repetitions of the `size` preceding words; one repetition of a single word is allowed ("very, very
+    good")."""
     copies = {start for start in range(size, len(words) - size + 1) if words[start : start + size] == words[start - size : start]}
     if size == 1:
         copies = {start for start in copies if start - 1 in copies}
@@ -161,7 +164,7 @@ def _find_repeats(words: list[str], size: int) -> set[int]:
 
 
 def _cut_regions(start: int, stop: int, regions: list[Region]) -> list[Region]:
-    """The parts of the sorted regions inside `start:stop`."""
+    """Return the parts of the sorted regions inside `start:stop`."""
     first = bisect_right(regions, start, key=lambda region: region.stop)
     last = bisect_left(regions, stop, key=lambda region: region.start)
     return [Region(max(region.start, start), min(region.stop, stop)) for region in regions[first:last]]

@@ -72,7 +72,8 @@ class Network(NamedTuple):
 
 
 def measure_overlap(samples: Samples) -> float | None:
-    """Share of the loud frames in which two voices speak; None for less than half a second of them. `samples`: [n] at `MASTER_RATE`."""
+    """Return the share of the loud frames in which two voices speak; None for less than half a second of them. `samples`: [n] at
+    `MASTER_RATE`."""
     measures, levels = measure_frames(samples)
     loud = levels > LOUD_DB
     if loud.sum() < FEWEST_FRAMES:
@@ -82,14 +83,14 @@ def measure_overlap(samples: Samples) -> float | None:
 
 @functools.cache
 def load_network() -> Network:
-    """The network with the weights beside this module."""
+    """Load the network with the weights beside this module."""
     stored = strict_json.loads(WEIGHTS.read_bytes())
     assert isinstance(stored, dict)
     return Network(*(np.array(stored[name], np.float32) for name in Network._fields))
 
 
 def compute_probabilities(network: Network, measures: Matrix) -> Matrix:
-    """[n] probability that two voices speak, of frames with `measures` [n, D]."""
+    """Return the probability [n] that two voices speak, of frames with `measures` [n, D]."""
     normal = (measures - network.mean) / network.deviation
     hidden = np.tanh(normal @ network.hidden + network.hidden_bias)
     found: Matrix = 1 / (1 + np.exp(-(hidden @ network.output + network.output_bias)))
@@ -97,7 +98,7 @@ def compute_probabilities(network: Network, measures: Matrix) -> Matrix:
 
 
 def measure_frames(samples: Samples) -> tuple[Matrix, Matrix]:
-    """(measures [n, D], levels [n] in dB below the loudest frame) of the frames of a clip, `samples` [m] at `MASTER_RATE`."""
+    """Return (measures [n, D], levels [n] in dB below the loudest frame) of the frames of a clip, `samples` [m] at `MASTER_RATE`."""
     import soxr
 
     low = np.asarray(soxr.resample(samples, MASTER_RATE, RATE), np.float32)
@@ -110,13 +111,14 @@ def measure_frames(samples: Samples) -> tuple[Matrix, Matrix]:
 
 
 def compute_spectrum(frames: Matrix) -> Matrix:
-    """[n, BINS] magnitudes below `TOP_HZ` of frames [n, FRAME]."""
+    """Return [n, BINS] magnitudes below `TOP_HZ` of frames [n, FRAME]."""
     windowed = frames * np.hanning(FRAME).astype(np.float32)
     return np.abs(np.fft.rfft(windowed, POINTS, axis=1))[:, :BINS].astype(np.float32)
 
 
 def measure_pitches(spectrum: Matrix, levels: Matrix) -> Matrix:
-    """[n, 13] measures of the two strongest pitches of each frame, scaled to about the same size. `spectrum`: [n, BINS] magnitudes."""
+    """Return [n, 13] measures of the two strongest pitches of each frame, scaled to about the same size. `spectrum`: [n, BINS]
+    magnitudes."""
     decibels = 20 * np.log10(np.maximum(spectrum, spectrum.max(axis=1, keepdims=True) * 10 ** (FLOOR_DB / 20)) + np.float32(1e-9))
     alone = compute_salience(decibels, None)
     tracked = follow_pitches(alone)
@@ -154,7 +156,7 @@ def measure_pitches(spectrum: Matrix, levels: Matrix) -> Matrix:
 
 
 def compute_salience(decibels: Matrix, free: Matrix | None) -> Matrix:
-    """[n, pitches] level of the harmonics of each candidate above that of the middles between them, in dB, of spectra [n, BINS].
+    """Return the level [n, pitches] of the harmonics of each candidate above that of the middles between them, in dB, of spectra [n, BINS].
 
     `free`: [n, BINS] 1 where the spectrum counts, 0 where it is masked; None: all counts. Candidates that are mostly masked have 0.
     """
@@ -170,7 +172,7 @@ def compute_salience(decibels: Matrix, free: Matrix | None) -> Matrix:
 
 @functools.cache
 def make_combs() -> tuple[Matrix, Matrix]:
-    """([BINS, pitches] triangles at the harmonics of each candidate, the same at the middles below them)."""
+    """Return ([BINS, pitches] triangles at the harmonics of each candidate, the same at the middles below them)."""
     frequencies = np.arange(BINS)[:, None] * BIN_HZ
     combs, gaps = np.zeros((BINS, len(PITCHES))), np.zeros((BINS, len(PITCHES)))
     for harmonic in range(1, MOST_HARMONICS + 1):
@@ -181,7 +183,7 @@ def make_combs() -> tuple[Matrix, Matrix]:
 
 
 def follow_pitches(salience: Matrix) -> Matrix:
-    """The salience [n, pitches], averaged over five frames along pitches that change by at most one candidate a frame."""
+    """Return the salience [n, pitches], averaged over five frames along pitches that change by at most one candidate a frame."""
     near = _widen(salience)
     far = _widen(near)
     total: Matrix = salience + _shift(near, 1) + _shift(near, -1) + _shift(far, 2) + _shift(far, -2)
@@ -189,7 +191,8 @@ def follow_pitches(salience: Matrix) -> Matrix:
 
 
 def add_neighbourhood(measures: Matrix) -> Matrix:
-    """[n, 4 k] measures [n, k] of each frame, their means over the near and the far neighbours, and their maxima over the far ones."""
+    """Return [n, 4 k] measures [n, k] of each frame, their means over the near and the far neighbours, and their maxima over the far
+    ones."""
     padded = np.pad(measures, ((FAR, FAR), (0, 0)), mode="edge")
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * FAR + 1, axis=0)
     near = around[..., FAR - NEAR : FAR + NEAR + 1]
@@ -197,7 +200,7 @@ def add_neighbourhood(measures: Matrix) -> Matrix:
 
 
 def _refine(salience: Matrix, tracked: NDArray[np.intp]) -> NDArray[np.intp]:
-    """[n] index of the strongest candidate within two of the tracked one."""
+    """Return the index [n] of the strongest candidate within two of the tracked one."""
     near = np.clip(tracked[:, None] + np.arange(-2, 3), 0, len(PITCHES) - 1)
     best = np.take_along_axis(salience, near, axis=1).argmax(axis=1)
     return near[np.arange(len(near)), best]
@@ -210,7 +213,7 @@ def _make_related() -> NDArray[np.bool_]:
 
 
 def _widen(salience: Matrix) -> Matrix:
-    """The maximum over each candidate and its neighbours."""
+    """Return the maximum over each candidate and its neighbours."""
     wide = salience.copy()
     np.maximum(wide[:, 1:], salience[:, :-1], out=wide[:, 1:])
     np.maximum(wide[:, :-1], salience[:, 1:], out=wide[:, :-1])
@@ -218,7 +221,7 @@ def _widen(salience: Matrix) -> Matrix:
 
 
 def _shift(salience: Matrix, frames: int) -> Matrix:
-    """The salience of the frame that is so many frames before; 0 outside of the clip."""
+    """Return the salience of the frame that is so many frames before; 0 outside of the clip."""
     moved = np.zeros_like(salience)
     if frames > 0:
         moved[frames:] = salience[:-frames]

@@ -89,7 +89,7 @@ class RuleInput(NamedTuple):
 
 
 def build_candidates(clips: Sequence[RuleInput], lengths: Lengths) -> list[Candidate]:
-    """The clips as the rules see them, in the same order; speaking rate and voice limits come from all clips of a speaker."""
+    """Return the clips as the rules see them, in the same order; speaking rate and voice limits come from all clips of a speaker."""
     paces = compute_pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
     limits = compute_voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
     return [
@@ -99,12 +99,12 @@ def build_candidates(clips: Sequence[RuleInput], lengths: Lengths) -> list[Candi
 
 
 def find_failures(candidate: Candidate, rules: Iterable[Rule]) -> list[str]:
-    """The reasons of all rules that the clip fails."""
+    """Return the reasons of all rules that the clip fails."""
     return [rule.reason for rule in rules if rule.fails(candidate)]
 
 
 def compute_pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(speaker, language) → usual characters per second, from (speaker, language, characters per second) of all clips with a text.
+    """Return (speaker, language) → usual characters per second, from (speaker, language, characters per second) of all clips with a text.
 
     Median ± 4 median absolute deviations, clipped to the plausible range of the language.
     """
@@ -123,7 +123,7 @@ def _compute_pace_range(paces: Sequence[float], possible: tuple[float, float]) -
 
 
 def compute_voice_limits(cosines: Iterable[tuple[str, float | None]]) -> dict[str, float]:
-    """Speaker → maximum speaker distance (1 − cosine), from (speaker, `speaker_cos`) of all clips.
+    """Return speaker → maximum speaker distance (1 − cosine), from (speaker, `speaker_cos`) of all clips.
 
     No threshold fits all encoders: with some, clips of one person have a cosine of 0.2; with others, two people have 0.97. So the limit is
     relative to the spread of the distances of the speaker's own clips.
@@ -141,13 +141,13 @@ def _compute_voice_limit(distances: Sequence[float]) -> float:
 
 
 def _compute_relative_pace(clip: Candidate, limit: int) -> float | None:
-    """Speaking rate relative to the lower (`limit` 0) or upper (1) end of the usual range."""
+    """Return the speaking rate relative to the lower (`limit` 0) or upper (1) end of the usual range."""
     usual = clip.pace_range or find_plausible_rates(clip.language)
     return clip.quality.chars_per_second / usual[limit] if clip.text else None
 
 
 def _read_no_speech_prob(clip: Candidate) -> float | None:
-    """The no-speech probability where Whisper is unsure of the words; where it is confident, that probability is often wrong."""
+    """Return the no-speech probability where Whisper is unsure of the words; where it is confident, that probability is often wrong."""
     quality = clip.quality
     return quality.no_speech_prob if quality.avg_logprob is not None and quality.avg_logprob < -0.5 else None
 
@@ -158,13 +158,13 @@ def _compute_speaker_distance(clip: Candidate) -> float | None:
 
 
 def _compute_edge_level(clip: Candidate) -> float:
-    """Level of the louder edge, minus what room noise explains: up to 6 dB above the noise floor counts as silence."""
+    """Return the level of the louder edge, minus what room noise explains: up to 6 dB above the noise floor counts as silence."""
     snr = clip.quality.snr_db
     return max(clip.quality.edge_energy_db) - max(0.0, 31.0 - snr if snr is not None else 0.0)
 
 
 def _rate_background(clip: Candidate) -> float | None:
-    """The rating of the background, raised if the quiet moments are quiet; None if nothing is heard in them."""
+    """Return the rating of the background, raised if the quiet moments are quiet; None if nothing is heard in them."""
     rating, level = clip.quality.mos_background, clip.quality.background_db
     if rating is None or level is None:
         return rating
@@ -251,7 +251,8 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
 
 
 def make_presets(least_sure: float | None = None) -> dict[str, tuple[Rule, ...]]:
-    """The presets; `least_sure` raises the limit on the mean log-probability, for a Whisper that hallucinates at higher confidence."""
+    """Return the presets; `least_sure` raises the limit on the mean log-probability, for a Whisper that hallucinates at higher
+    confidence."""
     if least_sure is None:
         return PRESETS
     return {

@@ -45,7 +45,7 @@ class Decision(BaseModel):
 
 
 def read_decisions(folder: Path) -> dict[str, Decision]:
-    """Clip id → decision in effect, without undone ones; {} without a file.
+    """Return clip id → decision in effect, without undone ones; {} without a file.
 
     Raises `UserError` with file and line for an invalid decision. A last line that a crash left incomplete is ignored with a warning.
     """
@@ -67,7 +67,7 @@ def append_decision(folder: Path, decision: Decision) -> None:
 
 
 def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
-    """The complete lines, and an incomplete last line or b""."""
+    """Return the complete lines, and an incomplete last line or b""."""
     if not path.exists():
         return [], b""
     *whole, last = input_files.read_bytes(path).split(b"\n")

@@ -24,7 +24,7 @@ ROUNDS = 5
 
 
 def embed_clips(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dict[str, bytes]:
-    """The vector of each clip by its id, [H] little-endian fp32; clips shorter than `encoder.shortest_seconds` are omitted.
+    """Return the vector of each clip by its id, [H] little-endian fp32; clips shorter than `encoder.shortest_seconds` are omitted.
 
     Clips are encoded one by one, because padding in a batch would change the embedding.
     """
@@ -37,7 +37,7 @@ def embed_clips(encoder: LoadedSpeakerEncoder, clips: Mapping[str, Path]) -> dic
 
 
 def compute_speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[str, float]:
-    """Id → cosine to the speaker's mean, from (speaker, id, vector [H]); omits speakers with fewer than `VOICE_CLIPS` clips."""
+    """Return id → cosine to the speaker's mean, from (speaker, id, vector [H]); omits speakers with fewer than `VOICE_CLIPS` clips."""
     groups: dict[str, dict[str, Vector]] = defaultdict(dict)
     for speaker, identity, vector in vectors:
         groups[speaker][identity] = vector
@@ -50,7 +50,7 @@ def compute_speaker_cosines(vectors: Iterable[tuple[str, str, Vector]]) -> dict[
 
 
 def compute_cosines_to_mean(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """[n] cosine of each vector in [n, H] to the mean of the others; the furthest quarter is excluded from the mean."""
+    """Return the cosine [n] of each vector in [n, H] to the mean of the others; the furthest quarter is excluded from the mean."""
     directions = vectors.astype(np.float64)
     directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-12)
     core = np.ones(len(directions), bool)

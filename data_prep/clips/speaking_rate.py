@@ -17,13 +17,14 @@ LEAST_SECONDS = 0.01
 
 
 def measure_speaking_rate(text: str, seconds: float, language: str) -> float:
-    """Characters per second of `text`, for so many seconds of speech. "40" counts as its English word, which is about as long as that of
-    other languages with an alphabet; in Chinese, Japanese and Korean a digit is one character. Letters that are spelt count as names."""
+    """Return the characters per second of `text`, for so many seconds of speech. "40" counts as its English word, which is about as long as
+    that of other languages with an alphabet; in Chinese, Japanese and Korean a digit is one character. Letters that are spelt count as
+    names."""
     if language not in PLAUSIBLE_RATES:
         text = SPELT.sub(lambda found: len(found[0]) * LETTER_NAME_CHARACTERS * "x", spell_numbers(text))
     return round(len(text) / max(seconds, LEAST_SECONDS), 2)
 
 
 def find_plausible_rates(language: str) -> tuple[float, float]:
-    """Plausible characters per second of a language (minimum, maximum)."""
+    """Return the plausible characters per second of a language (minimum, maximum)."""
     return PLAUSIBLE_RATES.get(language, OTHER_PLAUSIBLE_RATES)

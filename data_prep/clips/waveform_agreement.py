@@ -31,7 +31,8 @@ SAME_WAVEFORM = 0.35
 
 
 def prepare_waveform(samples: Samples) -> Samples:
-    """[m] at `RATE`, band-limited and with emphasized high frequencies, for `agrees_throughout`. `samples`: [n] at `MASTER_RATE`."""
+    """Return the samples [m] at `RATE`, band-limited and with emphasized high frequencies, for `agrees_throughout`. `samples`: [n] at
+    `MASTER_RATE`."""
     import soxr
 
     wave = soxr.resample(samples.astype(np.float32), MASTER_RATE, RATE)
@@ -70,26 +71,26 @@ def agrees_throughout(one: Samples, other: Samples, offset: int) -> bool:
 
 
 def _find_shift(part: Samples, whole: Samples) -> int:
-    """Sample of `whole` [n + 2 * SEARCH] at which it is most like `part` [n]."""
+    """Return the sample of `whole` [n + 2 * SEARCH] at which it is most like `part` [n]."""
     size = 1 << (len(whole) - 1).bit_length()
     correlation = np.fft.irfft(np.fft.rfft(whole, size) * np.conj(np.fft.rfft(part, size)), size)
     return int(correlation[: 2 * SEARCH + 1].argmax())
 
 
 def _correlate_windows(left: Samples, right: Samples) -> NDArray[np.float64]:
-    """[windows] correlation of two waveforms [blocks x BLOCK]."""
+    """Return the correlation [windows] of two waveforms [blocks x BLOCK]."""
     power = _sum_windows(left * left) * _sum_windows(right * right)
     return _sum_windows(left * right) / np.sqrt(power + 1e-20)
 
 
 def _sum_windows(values: Samples) -> NDArray[np.float64]:
-    """[windows] sums of `values` [blocks x BLOCK]."""
+    """Return the sums [windows] of `values` [blocks x BLOCK]."""
     blocks = values.reshape(-1, BLOCK).sum(axis=1, dtype=np.float64)
     return np.convolve(blocks, np.ones(BLOCKS), "valid")
 
 
 def _find_clear(wave: Samples) -> NDArray[np.bool_]:
-    """[windows]: whether the window is loud, and above the noise."""
+    """Return [windows]: True if the window is loud, and above the noise."""
     level = 10 * np.log10(_sum_windows(wave * wave) + 1e-12)
     quiet, loud = np.quantile(level, [QUIET_SHARE, LOUD_SHARE])
     found: NDArray[np.bool_] = (level > loud - LOUD_DB) & (level > quiet + CLEAR_DB)

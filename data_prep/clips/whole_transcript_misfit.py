@@ -30,8 +30,8 @@ LEAST_REPEATS, MOST_STRETCH = 5, 2.0
 
 
 def count_letters(text: str) -> float:
-    """Length of a text as it is spoken, in letters of an alphabet; punctuation and spaces do not count, and numbers count as their English
-    words."""
+    """Return the length of a text as it is spoken, in letters of an alphabet; punctuation and spaces do not count, and numbers count as
+    their English words."""
     return sum(_weigh_character(one) for one in spell_numbers(unicodedata.normalize("NFKC", text)))
 
 
@@ -56,9 +56,8 @@ def _weigh_character(one: str) -> float:
 
 
 def find_unlikely_repeats(clips: Sequence[tuple[str, float, str]]) -> set[str]:
-    """Ids of clips with a sentence that five or more clips have although their speech is not equally long (90 % quantile more than twice
-    the 10 % quantile): nobody says one sentence at such different rates. `clips`: (id, seconds of speech, text).
-    """
+    """Return the ids of clips with a sentence that five or more clips have although their speech is not equally long (90 % quantile more
+    than twice the 10 % quantile): nobody says one sentence at such different rates. `clips`: (id, seconds of speech, text)."""
     groups: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for identity, seconds, text in clips:
         if seconds >= LEAST_SECONDS:

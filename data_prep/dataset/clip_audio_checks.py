@@ -31,12 +31,12 @@ class AudioInfo:
         return self.frames / self.rate
 
     def count_samples(self, rate: int) -> int:
-        """Length of the clip when it is resampled to `rate`."""
+        """Return the length of the clip when it is resampled to `rate`."""
         return convert_position(self.frames, self.rate, rate)
 
 
 def inspect_clips(paths: Iterable[Path]) -> dict[Path, AudioInfo | AudioError]:
-    """`inspect_clip` for each, on all cores; the decoders release the GIL."""
+    """Run `inspect_clip` for each path, on all cores; the decoders release the GIL."""
     distinct = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(distinct, pool.map(_inspect_or_error, distinct), strict=True))

@@ -52,22 +52,22 @@ class ClipToEncode:
 
 
 def make_key(clip_digest: str, codec_digest: str, shift: int = 0) -> str:
-    """The key of a clip's codes: 64 hexadecimal digits. `shift`: zeros before the clip, at the codec's sample rate."""
+    """Return the key of a clip's codes: 64 hexadecimal digits. `shift`: zeros before the clip, at the codec's sample rate."""
     return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest} {shift}".encode()).hexdigest()
 
 
 def list_time_shifts(count: int, samples_per_frame: int) -> list[int]:
-    """`count` different shifts in samples, which divide a frame into equal parts: 1/(count + 1) of it, 2/(count + 1), and so on."""
+    """Return `count` different shifts in samples, which divide a frame into equal parts: 1/(count + 1) of it, 2/(count + 1), and so on."""
     return [round(number * samples_per_frame / (count + 1)) for number in range(1, count + 1)]
 
 
 def locate_codes(store: Path, key: str) -> Path:
-    """The file of a key, whether or not it exists."""
+    """Return the file of a key, whether or not it exists."""
     return store / key[:2] / f"{key}.npy"
 
 
 def read_codes(store: Path, key: str) -> Codes:
-    """The codes of a key, [frames, codebooks]. Raises `UserError` for a file that does not contain any."""
+    """Return the codes of a key, [frames, codebooks]. Raises `UserError` for a file that does not contain any."""
     path, problem = locate_codes(store, key), "it is not a table of uint16"
     try:
         with input_files.open_file(path) as file:
@@ -108,7 +108,8 @@ def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSign
 def _encode_batches(
     groups: list[list[ClipToEncode]], setup: EncodingSetup, stop: StopSignal
 ) -> Iterator[tuple[list[ClipToEncode], dict[str, str]]]:
-    """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
+    """Yield each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at
+    fault."""
     split: list[list[ClipToEncode]] = []
     memory = WORKER_BYTES + setup.codec.estimate_worker_bytes(setup.seconds)
     for index, result in distribute_items(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
@@ -144,7 +145,7 @@ def _store_batch(codec: LoadedCodec, rate: int, store: Path, batch: list[ClipToE
 
 
 def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[list[ClipToEncode]]:
-    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip.
+    """Group clips of similar length, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip.
 
     `rate`: samples per second of the clips' lengths.
     """
@@ -159,7 +160,7 @@ def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[l
 
 
 def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> list[Codes | str]:
-    """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
+    """Return the codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
     try:
         return list(codec.encode([_read_samples(clip, rate) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
@@ -169,8 +170,8 @@ def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> l
 
 
 def _read_samples(clip: ClipToEncode, rate: int) -> Samples:
-    """[n] at `rate`, after the zeros of the shift. A constant offset, which `overtone voice` removes from recordings, is kept here, as the
-    official script does.
+    """Return the samples [n] at `rate`, after the zeros of the shift. A constant offset, which `overtone voice` removes from recordings, is
+    kept here, as the official script does.
 
     Raises `AudioError`.
     """

@@ -33,7 +33,7 @@ class CodesSummary:
 
 
 def describe_codec(codec: Codec, digest: str) -> dict[str, object]:
-    """The entries of a codec."""
+    """Return the entries of a codec."""
     return {"codec_digest": digest, "code_format": asdict(read_code_format(codec)), "recipe": codec.recipe}
 
 

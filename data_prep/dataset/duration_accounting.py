@@ -80,8 +80,8 @@ def compute_all_durations(
     notices: Sequence[Notice],
     texts: Mapping[str, str],
 ) -> list[RecordingDurations]:
-    """The durations of each recording, checked by `compute_durations`, with what the `notices` say about it. `texts`: recording → how its
-    texts were verified."""
+    """Return the durations of each recording, checked by `compute_durations`, with what the `notices` say about it. `texts`: recording →
+    how its texts were verified."""
     kept, rejected = _group_spans(rows), _group_spans(rejects)
     warnings = join_all_texts(notices)
     return [
@@ -114,7 +114,7 @@ def compute_durations(
     rejected: list[Region],
     channels: str = "",
 ) -> RecordingDurations:
-    """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
+    """Return the durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
     position = 0
     outside = []
@@ -146,7 +146,7 @@ def make_summary(
     settings: dict[str, object],
     notices: Sequence[Notice],
 ) -> Summary:
-    """The summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
+    """Return the summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
     total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
     if kept + rejected + rest != total:
         raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
@@ -186,7 +186,7 @@ def list_result_notices(summary: Summary) -> list[Notice]:
 
 
 def format_summary(summary: Summary) -> str:
-    """The summary as a table for the terminal."""
+    """Return the summary as a table for the terminal."""
     lines = [
         _format_line("input", summary.input_seconds, format_count(summary.recordings, "recording"), summary),
         _format_line(
@@ -211,7 +211,7 @@ def _overlaps(region: Region, gaps: list[Region]) -> bool:
 
 
 def _group_spans(entries: Iterable[ManifestRow | Reject]) -> dict[str, list[Region]]:
-    """Sample ranges by source, converted back from seconds; six decimals are exact at this rate."""
+    """Return the sample ranges by source, converted back from seconds; six decimals are exact at this rate."""
     spans: dict[str, list[Region]] = defaultdict(list)
     for entry in entries:
         spans[entry.source or ""].append(Region(round((entry.start or 0.0) * MASTER_RATE), round((entry.end or 0.0) * MASTER_RATE)))
@@ -224,7 +224,7 @@ def _format_line(what: str, seconds: float, note: str, summary: Summary) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Hours:minutes:seconds, with one decimal."""
+    """Format seconds as hours:minutes:seconds, with one decimal."""
     minutes, rest = divmod(round(seconds, 1), 60)
     return f"{int(minutes // 60)}:{int(minutes % 60):02d}:{rest:04.1f}"
 

@@ -166,7 +166,7 @@ def _make_official_row(item: ExportItem) -> dict[str, object]:
 
 
 def _choose_reference(items: list[ExportItem]) -> Path:
-    """The reference clip that most rows name; otherwise the training clip nearest to six seconds."""
+    """Return the reference clip that most rows name; otherwise the training clip nearest to six seconds."""
     named = Counter(item.reference for item in items if item.reference)
     if named:
         return named.most_common(1)[0][0]

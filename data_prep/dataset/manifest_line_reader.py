@@ -36,7 +36,7 @@ class ManifestLine:
 
 
 def find_manifests(given: Path, verb_of_runs: str | None = None) -> list[Path]:
-    """The manifest files: train.jsonl and, if present, val.jsonl of a folder; or the given file. Raises `UserError`.
+    """Return the manifest files: train.jsonl and, if present, val.jsonl of a folder; or the given file. Raises `UserError`.
 
     `verb_of_runs`: what the error suggests if the folder is that of a run.
     """

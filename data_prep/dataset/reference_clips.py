@@ -23,13 +23,13 @@ FOLDER = "refs"
 
 
 def make_reference_path(speaker: str) -> str:
-    """Path of a speaker's reference, relative to the dataset."""
+    """Return the path of a speaker's reference, relative to the dataset."""
     safe = "".join(letter if letter.isalnum() or letter in " -_" else f"%{ord(letter):x}" for letter in speaker)
     return f"{FOLDER}/{safe}.wav"
 
 
 def choose_clips(rows: list[ManifestRow]) -> list[ManifestRow]:
-    """Clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
+    """Return the clips of one speaker that form the reference: the one with the best SNR and 6 to 9 s, or several, or one repeated."""
     ordered = sorted(
         rows,
         key=lambda row: (
@@ -62,7 +62,8 @@ def write_references(out: Path, rows: list[ManifestRow]) -> None:
 
 
 def make_reference_wav(clips: list[Audio], comment: str = "") -> bytes:
-    """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits. `comment`: a mark of synthetic speech, or none."""
+    """Return the WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits. `comment`: a mark of synthetic speech, or
+    none."""
     whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
     return encode_pcm_file(convert_to_int16(whole.samples), whole.rate, "WAV", comment)
 

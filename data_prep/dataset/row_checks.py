@@ -82,7 +82,7 @@ class RowFacts:
 
 
 def collect_facts(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError | None) -> RowFacts:
-    """The kept fields of one row."""
+    """Return the kept fields of one row."""
     usable = sound if isinstance(sound, AudioInfo) else None
     name = line.manifest.name
     validates = name == VAL if name in (TRAIN, VAL) else row.split == "val"
@@ -91,7 +91,7 @@ def collect_facts(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Audio
 
 
 def check_clip(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError, codes: CodeFormat) -> Iterator[Problem]:
-    """Problems of a row's clip. `codes`: the format that its codes should have."""
+    """Yield the problems of a row's clip. `codes`: the format that its codes should have."""
     if isinstance(sound, AudioError):
         yield Problem(sound.reason if sound.reason in PROBLEMS else "unreadable", line.place, f"{row.audio}: {sound.detail}")
         return
@@ -117,7 +117,7 @@ def find_codes_fault(codes: Sequence[Sequence[int]], samples: int, wanted: CodeF
 
 
 def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError) -> Iterator[Problem]:
-    """Problems of a row's reference clip."""
+    """Yield the problems of a row's reference clip."""
     if isinstance(sound, AudioError):
         yield Problem("ref_audio", line.place, f"{row.ref_audio}: {sound.reason}: {sound.detail}")
     elif sound.rate != MASTER_RATE:
@@ -125,7 +125,8 @@ def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Aud
 
 
 def check_fields(line: ManifestLine, row: ManifestRow, languages: Collection[str]) -> Iterator[Problem]:
-    """Problems of the language, the speaker and the text of a row. `languages`: names of those that the model can be given; empty: any."""
+    """Yield the problems of the language, the speaker and the text of a row. `languages`: names of those that the model can be given;
+    empty: any."""
     name = row.language.strip().lower()
     if languages and name and name != AUTO and LANGUAGES.get(name, name) not in languages:
         yield Problem("language", line.place, f"{row.language!r}; supported: {', '.join(sorted(languages))}, or {AUTO}")
@@ -136,7 +137,7 @@ def check_fields(line: ManifestLine, row: ManifestRow, languages: Collection[str
 
 
 def check_across_rows(rows: Sequence[RowFacts]) -> Iterator[Problem]:
-    """Problems between rows: repeated ids and clips, leaks between the splits, missing codes."""
+    """Yield the problems between rows: repeated ids and clips, leaks between the splits, missing codes."""
     yield from _find_repeated(rows, "same_id", lambda row: row.id)
     yield from _find_repeated(rows, "same_clip", lambda row: (row.validates, row.sound.digest) if row.sound else None)
     yield from _find_in_both_splits(rows)
@@ -163,7 +164,8 @@ def _find_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
 
 
 def _find_recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Problem]:
-    """Overlapping clips in both splits are a leak (problem); sharing a recording is acceptable (note)."""
+    """Yield a problem for overlapping clips in both splits, which are a leak, and a note for a recording with clips in both, which is
+    acceptable."""
     of_source: dict[str, list[RowFacts]] = defaultdict(list)
     for row in rows:
         if row.source is not None:
@@ -175,7 +177,7 @@ def _find_recordings_in_both_splits(rows: Sequence[RowFacts]) -> Iterator[Proble
 
 
 def _find_overlaps(source: str, beside: list[RowFacts]) -> Iterator[Problem]:
-    """Overlaps between the splits: clips sorted by start, each compared with the latest-ending clip of the other split so far."""
+    """Yield the overlaps between the splits: clips sorted by start, each compared with the latest-ending clip of the other split so far."""
     timed = [(row.start, row.end, row) for row in beside if row.start is not None and row.end is not None]
     longest: dict[bool, tuple[float, RowFacts]] = {}
     for start, end, row in sorted(timed, key=lambda one: one[:2]):

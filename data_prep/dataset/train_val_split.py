@@ -29,7 +29,7 @@ GUARD_SHARE = 0.05
 def assign_splits(
     rows: list[ManifestRow], share: float, takes: Mapping[str, str] | None = None, damaged: Collection[str] = ()
 ) -> tuple[list[ManifestRow], list[ManifestRow]]:
-    """Rows with `split` and `ref_audio` set, and rows dropped because they are too close to validation clips of their recording.
+    """Return the rows with `split` and `ref_audio` set, and rows dropped because they are too close to validation clips of their recording.
 
     `share`: validation share of each speaker's seconds; 0 for none. `takes`: clip id → id shared by clips with the same sound. `damaged`:
     names of recordings that validate only if there are no others.
@@ -50,7 +50,7 @@ def assign_splits(
 
 
 def _group_related(rows: list[ManifestRow], takes: Mapping[str, str]) -> dict[str | None, list[ManifestRow]]:
-    """Clip id → all clips connected with it by the same words or the same sound, itself included."""
+    """Return clip id → all clips connected with it by the same words or the same sound, itself included."""
     groups: list[list[ManifestRow]] = []
     place: dict[str, int] = {}
     for row in rows:
@@ -69,7 +69,8 @@ def _group_related(rows: list[ManifestRow], takes: Mapping[str, str]) -> dict[st
 
 
 def _choose_recordings(rows: list[ManifestRow], wanted: float, damaged: Collection[str]) -> set[str | None]:
-    """Ids of clips of whole recordings, in the order of their digests, as long as they fit; never all clips, no damaged recording."""
+    """Return the ids of clips of whole recordings, in the order of their digests, as long as they fit; never all clips, no damaged
+    recording."""
     chosen: list[ManifestRow] = []
     for clips in _order_recordings(rows, damaged):
         fits = _sum_seconds(chosen) + _sum_seconds(clips) <= OVERSHOOT * wanted and len(chosen) + len(clips) < len(rows)
@@ -102,7 +103,7 @@ def _choose_tails(
     related: Mapping[str | None, list[ManifestRow]],
     damaged: Collection[str],
 ) -> set[str | None]:
-    """Ids of further clips of a speaker until there are enough: the last ones of the recordings in turn, undamaged ones first.
+    """Return the ids of further clips of a speaker until there are enough: the last ones of the recordings in turn, undamaged ones first.
 
     Only clips without relatives, and never all clips of a recording if there is another choice.
     """
@@ -131,8 +132,8 @@ def _choose_related(
     related: Mapping[str | None, list[ManifestRow]],
     sizes: Mapping[str | None, int],
 ) -> set[str | None]:
-    """Ids of whole groups of related clips, the smallest first, while a speaker has too few validation clips: in a script that several
-    people read, each clip has relatives. `sizes`: number of clips of each speaker."""
+    """Return the ids of whole groups of related clips, the smallest first, while a speaker has too few validation clips: in a script that
+    several people read, each clip has relatives. `sizes`: number of clips of each speaker."""
     taken: set[str | None] = set()
     missing = _count_least(len(rows)) - sum(row.id in chosen for row in rows)
     groups = {related[row.id][0].id: related[row.id] for row in rows if row.id not in chosen}
@@ -145,12 +146,13 @@ def _choose_related(
 
 
 def _count_least(clips: int) -> int:
-    """Minimum number of validation clips of a speaker with so many clips."""
+    """Return the minimum number of validation clips of a speaker with so many clips."""
     return max(1, min(max(LEAST_CLIPS, math.ceil(LEAST_SHARE * clips)), int(MOST_SHARE * clips)))
 
 
 def _find_guard_clips(rows: list[ManifestRow], chosen: set[str | None]) -> set[str | None]:
-    """Ids of clips less than five seconds from a validation clip of their recording; none if they exceed the allowed share of a speaker."""
+    """Return the ids of clips less than five seconds from a validation clip of their recording; none if they exceed the allowed share of a
+    speaker."""
     near = []
     for clips in _group_rows(rows, _read_recording_digest).values():
         spans = [((row.start or 0.0) - GUARD_SECONDS, (row.end or 0.0) + GUARD_SECONDS) for row in clips if row.id in chosen]
@@ -163,7 +165,7 @@ def _find_guard_clips(rows: list[ManifestRow], chosen: set[str | None]) -> set[s
 
 
 def _order_recordings(rows: list[ManifestRow], damaged: Collection[str]) -> list[list[ManifestRow]]:
-    """The clips of each recording; undamaged recordings first, then by digest, so that new recordings hardly change the order."""
+    """Return the clips of each recording; undamaged recordings first, then by digest, so that new recordings hardly change the order."""
     recordings = sorted(_group_rows(rows, _read_recording_digest).items())
     return [clips for _, clips in sorted(recordings, key=lambda item: (_is_damaged(item[1], damaged), item[0]))]
 
@@ -173,7 +175,7 @@ def _is_damaged(clips: list[ManifestRow], damaged: Collection[str]) -> bool:
 
 
 def _read_recording_digest(row: ManifestRow) -> str:
-    """Digest prefix of the recording, with which ids begin."""
+    """Return the digest prefix of the recording, with which ids begin."""
     return (row.id or "").split("_")[0]
 
 

@@ -67,12 +67,12 @@ def write_dataset(dataset: LabelledDataset, out: Path, summary: ImageSummary) ->
 
 
 def make_row(image: ExaminedImage) -> dict[str, str | None]:
-    """A row of train.jsonl or val.jsonl."""
+    """Return a row of train.jsonl or val.jsonl."""
     return {"image": image.file, "label": image.label, "source": image.place}
 
 
 def make_summary(dataset: LabelledDataset, settings: Mapping[str, object]) -> ImageSummary:
-    """Counts of everything that was found."""
+    """Return the counts of everything that was found."""
     training, validating = (Counter(str(image.label) for image in part) for part in (dataset.train, dataset.val))
     kept = [*dataset.train, *dataset.val]
     return ImageSummary(

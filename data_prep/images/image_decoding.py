@@ -70,7 +70,7 @@ def decode_image(source: Path | bytes) -> DecodedImage:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raises `UserError` for an image that would not fit the memory, or is too small."""
+    """Raise `UserError` for an image that would not fit the memory, or is too small."""
     if width * height > MOST_PIXELS:
         raise UserError(f"has {width:,} × {height:,} pixels, more than {MOST_PIXELS:,} in all; make it smaller")
     if min(width, height) < FEWEST:
@@ -78,7 +78,7 @@ def check_size(width: int, height: int) -> None:
 
 
 def convert_to_rgb(image: Image) -> tuple[Image, list[str]]:
-    """A Pillow image of any mode in RGB, and what was changed. Transparent pixels become white."""
+    """Convert a Pillow image of any mode to RGB, and return it with what was changed. Transparent pixels become white."""
     import numpy as np
     from PIL import Image
 

@@ -73,7 +73,7 @@ def examine_images(found: Iterable[FoundImage], out: Path) -> Iterator[ExaminedI
 
 
 def _divide(found: Iterable[FoundImage]) -> Iterator[list[FoundImage]]:
-    """Groups of `AT_ONCE`, so that the bytes of a table's images are not all in memory."""
+    """Yield groups of `AT_ONCE` images, so that the bytes of a table's images are not all in memory."""
     group: list[FoundImage] = []
     for one in found:
         group.append(one)
@@ -108,7 +108,7 @@ def examine_image(out: Path, found: FoundImage) -> ExaminedImage:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of an image file. Raises `UserError`."""
+    """Return the bytes of an image file. Raises `UserError`."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UserError(f"the file has {path.stat().st_size:,} bytes, more than {MOST_BYTES:,}")

@@ -47,7 +47,7 @@ class LabelView(NamedTuple):
 
 
 def render_report(dataset: LabelledDataset, summary: ImageSummary, out: Path) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     kept = [*dataset.train, *dataset.val]
     charts = [
         make_histogram(title, "pixels", [float(getattr(image, key)) for image in kept], [])
@@ -72,7 +72,7 @@ def render_report(dataset: LabelledDataset, summary: ImageSummary, out: Path) ->
 
 
 def list_labels(dataset: LabelledDataset, summary: ImageSummary, out: Path) -> list[LabelView]:
-    """The labels, the most frequent first, with some of their images."""
+    """Return the labels, the most frequent first, with some of their images."""
     by_label: dict[str, list[ExaminedImage]] = defaultdict(list)
     for image in (*dataset.train, *dataset.val):
         by_label[str(image.label)].append(image)
@@ -90,12 +90,12 @@ def list_labels(dataset: LabelledDataset, summary: ImageSummary, out: Path) -> l
 
 
 def choose_images(images: Sequence[ExaminedImage]) -> list[ExaminedImage]:
-    """`PER_LABEL` images, the same for the same dataset, and not only the first."""
+    """Return `PER_LABEL` images, the same for the same dataset, and not only the first."""
     return sorted(images, key=lambda image: hashlib.sha256(image.digest.encode()).digest())[:PER_LABEL]
 
 
 def make_thumbnail(image: ExaminedImage, out: Path) -> Thumbnail:
-    """A small PNG. An image of a group of equal ones is not in the dataset any more if its file was removed."""
+    """Make a small PNG. It is empty for an image of a group of equal ones whose file was removed."""
     from PIL.Image import Resampling
 
     caption = f"{image.label} · {image.place}"

@@ -56,7 +56,7 @@ def select_images(examined: Sequence[ExaminedImage], val_share: float) -> Labell
 
 
 def remove_duplicates(images: list[ExaminedImage]) -> tuple[list[ExaminedImage], list[ExaminedImage], list[list[ExaminedImage]]]:
-    """The images without equal ones, the rejected ones, and the groups of equal images with different labels."""
+    """Return the images without equal ones, the rejected ones, and the groups of equal images with different labels."""
     problems: dict[int, str] = {}
     conflicts = []
     for group in find_duplicates([image.hash for image in images], [image.copy for image in images]):
@@ -82,5 +82,5 @@ def explain_few_labels(dataset: LabelledDataset) -> str:
 
 
 def shorten_reason(problem: str) -> str:
-    """A problem without its details, for counts."""
+    """Return a problem without its details, for counts."""
     return problem.partition(" (")[0]

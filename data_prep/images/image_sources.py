@@ -56,7 +56,7 @@ class FoundImage:
 
 
 def find_images(source: str, configs: Sequence[str], splits: Sequence[str]) -> Iterator[FoundImage]:
-    """The images of a source in a fixed order. `configs`, `splits`: of a dataset on the hub. Raises `UserError`."""
+    """Yield the images of a source in a fixed order. `configs`, `splits`: of a dataset on the hub. Raises `UserError`."""
     path = Path(source)
     if path.is_dir():
         saved = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
@@ -104,7 +104,7 @@ def has_split_folders(folder: Path) -> bool:
 
 
 def read_rows(path: Path) -> Iterator[FoundImage]:
-    """The rows of a JSONL file with `image` and `label`; paths are relative to the file, and must stay in its folder."""
+    """Yield the rows of a JSONL file with `image` and `label`; paths are relative to the file, and must stay in its folder."""
     for number, line in enumerate(input_files.read_lines(path), start=1):
         if line.strip():
             yield _read_row(f"{path.name}:{number}", line, path.parent)
@@ -124,13 +124,13 @@ def _read_row(place: str, line: bytes, folder: Path) -> FoundImage:
 
 
 def _locate_image(place: str, folder: Path, name: str, label: str | None, split: str) -> FoundImage:
-    """The image that a row names by its path. Raises `UserError` for a path outside of the folder."""
+    """Return the image that a row names by its path. Raises `UserError` for a path outside of the folder."""
     path = find_file(folder, name)
     return FoundImage(place, path, label, split, changes=("found in another form of the name",) if is_renamed(folder, name, path) else ())
 
 
 def _name_label(value: object, names: Sequence[str]) -> str | None:
-    """The label as text; None if there is none. `names`: of a ClassLabel column."""
+    """Return the label as text; None if there is none. `names`: of a ClassLabel column."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
@@ -201,7 +201,7 @@ def _read_cell(place: str, value: object, label: str | None, split: str, folder:
 
 
 def read_class_names(schema: pyarrow.Schema, column: str) -> tuple[str, ...]:
-    """Names of the classes of a column, which `datasets` stores in the schema; empty if it has none."""
+    """Return names of the classes of a column, which `datasets` stores in the schema; empty if it has none."""
     try:
         document = strict_json.loads_object((schema.metadata or {})[b"huggingface"])
         names = document["info"]["features"][column]["names"]

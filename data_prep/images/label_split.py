@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def choose_validation(images: Sequence[tuple[str, str]], share: float) -> set[int]:
-    """Numbers of the images that go to validation. `images`: (digest, label) of each.
+    """Return the numbers of the images that go to validation. `images`: (digest, label) of each.
 
     Of a label with two or more images, it is the share, rounded, but at least one image and never all; a label with one image only trains.
     The choice depends on the digests alone, so that new images move few others.

@@ -28,7 +28,7 @@ THUMBNAIL = 16
 
 
 def compute_hash(image: Image) -> int:
-    """64 bits of an RGB image."""
+    """Return 64 bits of an RGB image."""
     from PIL.Image import Resampling
 
     gray = np.asarray(image.convert("L").resize((SIDE, SIDE), Resampling.BOX), dtype=np.float64)
@@ -41,14 +41,14 @@ def compute_hash(image: Image) -> int:
 
 
 def make_gray_copy(image: Image) -> bytes:
-    """`THUMBNAIL` × `THUMBNAIL` gray pixels of an RGB image."""
+    """Return `THUMBNAIL` × `THUMBNAIL` gray pixels of an RGB image."""
     from PIL.Image import Resampling
 
     return image.convert("L").resize((THUMBNAIL, THUMBNAIL), Resampling.BOX).tobytes()
 
 
 def find_duplicates(hashes: Sequence[int], copies: Sequence[bytes]) -> list[list[int]]:
-    """Groups of numbers of equal images, each in ascending order; images without an equal one are in none."""
+    """Return the groups of numbers of equal images, each in ascending order; images without an equal one are in none."""
     leader = list(range(len(hashes)))
 
     def find_leader(number: int) -> int:
@@ -67,8 +67,8 @@ def find_duplicates(hashes: Sequence[int], copies: Sequence[bytes]) -> list[list
 
 
 def find_pairs(hashes: Sequence[int], copies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Pairs of equal images. Two hashes that differ in at most `MOST_BITS` bits are equal in one of `MOST_BITS` + 1 parts, so only hashes
-    with an equal part are compared; of several images with equal bytes, each is compared with the first alone."""
+    """Yield the pairs of equal images. Two hashes that differ in at most `MOST_BITS` bits are equal in one of `MOST_BITS` + 1 parts, so
+    only hashes with an equal part are compared; of several images with equal bytes, each is compared with the first alone."""
     if not hashes:
         return
     pixels = np.frombuffer(b"".join(copies), np.uint8).reshape(len(copies), -1).astype(np.int16)

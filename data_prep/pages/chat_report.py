@@ -55,7 +55,7 @@ class ReportRow:
         return "\n".join(turn.text for turn in self.turns)
 
     def shorten(self) -> list[tuple[str, str]]:
-        """(role, beginning of the text) of each message."""
+        """Return (role, beginning of the text) of each message."""
         return [(t.role, t.text if len(t.text) <= SHOWN_CHARACTERS else t.text[:SHOWN_CHARACTERS] + " …") for t in self.turns]
 
 
@@ -115,7 +115,7 @@ class ChatFigures:
                 self.repeated[digest] = text[:200]
 
     def list_repeated(self, counts: Counter[bytes]) -> list[tuple[str, int]]:
-        """(text, number) of what occurs most often, if more than once."""
+        """Return (text, number) of what occurs most often, if more than once."""
         return [(self.repeated[digest], count) for digest, count in counts.most_common(REPEATED) if count > 1]
 
 
@@ -160,7 +160,7 @@ def _read_turns(row: ChatRow) -> Iterator[Turn]:
 
 
 def render_page(folder: Path, figures: ChatFigures, tokenizer: str | None) -> str:
-    """The report as HTML. `tokenizer`: its name, if tokens were counted."""
+    """Return the report as HTML. `tokenizer`: its name, if tokens were counted."""
     summary = strict_json.read_object(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
     return (
         make_environment(FOLDER)

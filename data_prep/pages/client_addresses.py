@@ -31,7 +31,7 @@ NO_PROXIES = TrustedProxies()
 
 
 def parse_proxies(values: Iterable[str]) -> TrustedProxies:
-    """The values of `--trusted-proxy`: addresses or networks. Raises `UserError` for any other."""
+    """Return the values of `--trusted-proxy`: addresses or networks. Raises `UserError` for any other."""
     networks = []
     for value in values:
         try:
@@ -53,7 +53,7 @@ def parse_address(text: str) -> Address:
 
 
 def group_address(address: str) -> str:
-    """The key of a client: its IPv4 address, or its IPv6 /64 network, because one machine can use a whole network."""
+    """Return the key of a client: its IPv4 address, or its IPv6 /64 network, because one machine can use a whole network."""
     try:
         found = parse_address(address)
     except ValueError:
@@ -62,7 +62,7 @@ def group_address(address: str) -> str:
 
 
 def find_client(peer: str, forwarded: Sequence[str], proxies: TrustedProxies) -> str:
-    """The address of the client of a request that `peer` sent with these `X-Forwarded-For` headers.
+    """Return the address of the client of a request that `peer` sent with these `X-Forwarded-For` headers.
 
     Each proxy appends the address that it was called from, so the headers are read from their end: the client is the first address that no
     trusted proxy has. Everything before it may be forged and is not read. Raises `ValueError` for a text that is read and is no address.
@@ -75,7 +75,7 @@ def find_client(peer: str, forwarded: Sequence[str], proxies: TrustedProxies) ->
 
 
 def read_hop(hop: str) -> str:
-    """An address of `X-Forwarded-For`, without the port that some proxies append. Raises `ValueError`."""
+    """Return an address of `X-Forwarded-For`, without the port that some proxies append. Raises `ValueError`."""
     bracketed, with_port = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::\d{1,5})?", hop), re.fullmatch(r"([0-9.]+):\d{1,5}", hop)
     found = bracketed or with_port
     text = found[1] if found else hop

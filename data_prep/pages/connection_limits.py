@@ -258,6 +258,7 @@ class LimitedHttpProtocol(H11Protocol):
 
 
 def count_unread(transport: asyncio.Transport) -> int:
-    """Bytes that the client's machine has not received yet: in this process, and in the kernel's buffer, which may have megabytes."""
+    """Return the bytes that the client's machine has not received yet: in this process, and in the kernel's buffer, which may have
+    megabytes."""
     in_kernel = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
     return transport.get_write_buffer_size() + int.from_bytes(in_kernel, sys.byteorder)

@@ -49,7 +49,7 @@ def refuse_uploads(_: str) -> Path | None:
 
 
 def list_page_routes(page: gradio.Blocks, upload: Upload = refuse_uploads) -> tuple[Route, ...]:
-    """Routes that a page needs in a browser, without its upload routes."""
+    """Return the routes that a page needs in a browser, without its upload routes."""
 
     def make_post_route(name: str, check: Callable[[JsonValue], object]) -> Route:
         return Route("POST", f"/gradio_api/{name}", largest=LARGEST_JSON, check=check)
@@ -91,7 +91,7 @@ class ResetCall(BaseModel):
 
 
 def rebuild_call(page: gradio.Blocks, upload: Upload, body: JsonValue) -> dict[str, object]:
-    """The validated call to pass to gradio. Raises `ValueError` for a call that the page cannot send."""
+    """Return the validated call to pass to gradio. Raises `ValueError` for a call that the page cannot send."""
     call = _check_body(JoinCall, body)
     function = page.fns.get(call.fn_index)
     if function is None:

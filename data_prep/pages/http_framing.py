@@ -36,7 +36,8 @@ class StrictConnection(h11.Connection):
 
 
 def find_head_error(received: bytes) -> tuple[int, str]:
-    """(status, reason) for the bytes received of a request line with headers, perhaps not all; (0, "") if nothing is wrong with them."""
+    """Return (status, reason) for the bytes received of a request line with headers, perhaps not all; (0, "") if nothing is wrong with
+    them."""
     end = re.search(rb"\n\r?\n", received)
     head = received[: end.end()] if end else received
     if len(head) > LARGEST_HEAD:
@@ -51,7 +52,7 @@ def find_head_error(received: bytes) -> tuple[int, str]:
 
 
 def find_request_error(request: h11.Request) -> tuple[int, str]:
-    """(status, reason) for a request that h11 accepts; (0, "") if nothing is wrong with it."""
+    """Return (status, reason) for a request that h11 accepts; (0, "") if nothing is wrong with it."""
     headers = dict(request.headers)
     if request.http_version not in (b"1.0", b"1.1"):
         return 505, "the version of HTTP must be 1.1"

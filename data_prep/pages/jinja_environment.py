@@ -12,7 +12,8 @@ FOLDER = Path(__file__).parent
 
 
 def make_environment(*folders: Path) -> Environment:
-    """Jinja environment for the templates in `folders`, which may import from each other, and `report_templates.html` from this folder."""
+    """Return the Jinja environment for the templates in `folders`, which may import from each other, and `report_templates.html` from this
+    folder."""
     jinja = Environment(
         loader=FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -27,12 +28,12 @@ def make_environment(*folders: Path) -> Environment:
 
 
 def read_style() -> str:
-    """The style sheet."""
+    """Return the style sheet."""
     return (FOLDER / "report_page.css").read_text(encoding="utf-8")
 
 
 def format_duration(seconds: float) -> str:
-    """`2 h 05 min`, `3 min 20 s`, `4.2 s`."""
+    """Format seconds as `2 h 05 min`, `3 min 20 s` or `4.2 s`."""
     if seconds >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours}\u00a0h {minutes:02d}\u00a0min"
@@ -43,17 +44,17 @@ def format_duration(seconds: float) -> str:
 
 
 def format_identifier(reason: str) -> str:
-    """An identifier with spaces instead of underscores."""
+    """Return an identifier with spaces instead of underscores."""
     return reason.replace("_", " ")
 
 
 def format_percent(share: float) -> str:
-    """`12.3 %`, with a space that does not break."""
+    """Format a share as `12.3 %`, with a no-break space."""
     return f"{share:.1%}".replace("%", "\u202f%")
 
 
 def format_position(seconds: float) -> str:
-    """A position in a recording: `1:02:03.4`."""
+    """Format a position in a recording as `1:02:03.4`."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)
     return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

@@ -96,14 +96,14 @@ class RuleFinding:
 
 
 def build_candidate_clips(dataset: Dataset) -> list[CandidateClip]:
-    """Every measured clip, as the rules see it."""
+    """Return every measured clip, as the rules see it."""
     clips = [(clip, clip.quality) for clip in (*dataset.kept, *dataset.rejected) if clip.quality is not None and clip.stage != "codes"]
     measured = [RuleInput(clip.speaker, clip.seconds, clip.text, clip.language, quality) for clip, quality in clips]
     return [CandidateClip(clip, seen) for (clip, _), seen in zip(clips, build_candidates(measured, _read_lengths(dataset)), strict=True)]
 
 
 def list_rules(dataset: Dataset) -> tuple[Rule, ...]:
-    """The rules that the run applied. Length rules show durations in seconds instead of distances from the limit."""
+    """Return the rules that the run applied. Length rules show durations in seconds instead of distances from the limit."""
     lengths = _read_lengths(dataset)
     in_seconds = {
         "too_short": lambda rule: replace(rule, unit="s", value=_read_seconds, least=lengths.shortest),
@@ -116,7 +116,7 @@ def list_rules(dataset: Dataset) -> tuple[Rule, ...]:
 
 
 def compute_findings(everything: Sequence[CandidateClip], applied: Sequence[Rule]) -> list[RuleFinding]:
-    """One finding per rule of any preset; rules that the run applied come first, with their limits."""
+    """Return one finding per rule of any preset; rules that the run applied come first, with their limits."""
     reasons = {rule.reason for rule in applied}
     others = [rule for rule in PRESETS["clean"] if rule.reason not in reasons]
     failed = [{rule.reason for rule in applied if rule.fails(one.candidate)} for one in everything]
@@ -124,7 +124,7 @@ def compute_findings(everything: Sequence[CandidateClip], applied: Sequence[Rule
 
 
 def find_weaknesses(everything: Sequence[CandidateClip], rules: Sequence[Rule]) -> dict[str, Weakness]:
-    """Clip id → its weakest measure, length excluded. Clips whose measures do not vary are not in the result."""
+    """Return clip id → its weakest measure, length excluded. Clips whose measures do not vary are not in the result."""
     found: dict[str, Weakness] = {}
     for rule in rules:
         values = {one.clip.id: value for one in everything if (value := rule.value(one.candidate)) is not None and one.clip.id}
@@ -136,7 +136,7 @@ def find_weaknesses(everything: Sequence[CandidateClip], rules: Sequence[Rule]) 
 
 
 def _compute_margins(rule: Rule, values: dict[str, float]) -> dict[str, float]:
-    """Clip id → margin. If most clips share one value, as with samples at full scale, only failing clips get a margin."""
+    """Return clip id → margin. If most clips share one value, as with samples at full scale, only failing clips get a margin."""
     spread = float(np.subtract(*np.percentile(list(values.values()), [75, 25])))
     unit = spread or abs(_read_limit(rule)) or 1.0
     margins = {id: min(value - rule.least, rule.most - value) / unit for id, value in values.items()}
@@ -159,6 +159,6 @@ def _read_seconds(candidate: Candidate) -> float:
 
 
 def _read_lengths(dataset: Dataset) -> Lengths:
-    """Length limits of the run; without them, no clip is too short or too long."""
+    """Return the length limits of the run; without them, no clip is too short or too long."""
     given = dataset.summary.settings.get("lengths")
     return Lengths(**given) if isinstance(given, dict) else Lengths(target=0.0, shortest=0.0, longest=inf)

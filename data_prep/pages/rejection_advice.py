@@ -89,6 +89,6 @@ ADVICE = {
 
 
 def explain_reason(reason: str) -> str:
-    """Short description of a reason; empty for an unknown one."""
+    """Return the short description of a reason; empty for an unknown one."""
     rules = {rule.reason: rule.description for preset in PRESETS.values() for rule in preset}
     return (rules | OTHER_REASONS).get(reason, "")

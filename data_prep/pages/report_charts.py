@@ -68,7 +68,7 @@ class Curve:
 
 
 def make_histogram(title: str, unit: str, kept: Sequence[float | None], lost: Sequence[float | None]) -> Histogram | None:
-    """Histogram of kept and rejected values; None if the measure is unknown for all clips."""
+    """Return the histogram of kept and rejected values; None if the measure is unknown for all clips."""
     good, bad = (np.array([value for value in values if value is not None], float) for values in (kept, lost))
     both = np.concatenate([good, bad])
     if not len(both):
@@ -91,7 +91,8 @@ def make_histogram(title: str, unit: str, kept: Sequence[float | None], lost: Se
 
 
 def make_curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now: float) -> Curve:
-    """Curve of removed seconds. `limits` [N]: ascending; `removed` [N]: seconds at each limit; `now`, `removed_now`: the current limit."""
+    """Return the curve of removed seconds. `limits` [N]: ascending; `removed` [N]: seconds at each limit; `now`, `removed_now`: the current
+    limit."""
     low, high = float(limits[0]), float(limits[-1])
     most = max(float(removed.max()), removed_now) or 1.0
     points = [(_scale_x(limit, low, high), HEIGHT * (1 - seconds / most)) for limit, seconds in zip(limits, removed, strict=True)]
@@ -116,7 +117,7 @@ def choose_ticks(low: float, high: float, most: int) -> np.ndarray:
 
 
 def format_number(value: float) -> str:
-    """Three significant digits, thousands separated, with a typographic minus sign."""
+    """Format a number with three significant digits, separated thousands and a typographic minus sign."""
     rounded = float(f"{value:.3g}")
     text = f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
     return text.replace(",", "\u202f").replace("-", "−")

@@ -56,7 +56,7 @@ def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], wea
 
 
 def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
-    """Clip id → embedded media. The groups take turns until the size limit is reached."""
+    """Return clip id → embedded media. The groups take turns until the size limit is reached."""
     turns = [clip for turn in itertools.zip_longest(choice.worst, choice.best, choice.nearest) for clip in turn if clip]
     room = AUDIO_BYTES
     shown: dict[str, ClipMedia] = {}
@@ -80,5 +80,5 @@ def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
 
 
 def make_data_uri(kind: str, data: bytes) -> str:
-    """`data` as a base64 data URI of media type `kind`."""
+    """Return `data` as a base64 data URI of media type `kind`."""
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -94,7 +94,7 @@ class RecordingView:
 
 
 def render_page(dataset: Dataset) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     everything, rules = build_candidate_clips(dataset), list_rules(dataset)
     weakest = find_weaknesses(everything, rules)
     choice = choose_clips(dataset.kept, dataset.rejected, weakest)
@@ -129,7 +129,7 @@ def render_page(dataset: Dataset) -> str:
 
 
 def make_funnel(dataset: Dataset) -> list[FunnelStep]:
-    """Durations of the input, non-speech, each rejection reason and the kept clips; the parts add up to the input.
+    """Return the durations of the input, non-speech, each rejection reason and the kept clips; the parts add up to the input.
 
     A piece that fails several rules counts for the first of them.
     """
@@ -157,12 +157,12 @@ def make_funnel(dataset: Dataset) -> list[FunnelStep]:
 
 
 def compute_drift(dataset: Dataset) -> float:
-    """Seconds of input missing from the manifests: non-zero if they were changed after the summary was written."""
+    """Return the seconds of input missing from the manifests: non-zero if they were changed after the summary was written."""
     return dataset.summary.input_seconds - dataset.summary.non_speech_seconds - _sum_seconds(dataset.kept) - _sum_seconds(dataset.rejected)
 
 
 def make_histograms(dataset: Dataset) -> list[Histogram]:
-    """A histogram of each measure that at least one clip has."""
+    """Return a histogram of each measure that at least one clip has."""
     kept, lost = dataset.kept, [clip for clip in dataset.rejected if clip.quality is not None]
     drawn = [make_histogram("Duration", "s", [clip.seconds for clip in kept], [clip.seconds for clip in lost])]
     for title, unit, field in QUALITY:
@@ -173,7 +173,7 @@ def make_histograms(dataset: Dataset) -> list[Histogram]:
 
 
 def list_recordings(dataset: Dataset) -> list[RecordingView]:
-    """All recordings, sorted by rejected duration, longest first."""
+    """Return all recordings, sorted by rejected duration, longest first."""
     by_source: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in (*dataset.kept, *dataset.rejected):
         by_source[clip.source].append(clip)
@@ -182,7 +182,7 @@ def list_recordings(dataset: Dataset) -> list[RecordingView]:
 
 
 def _list_groups(choice: ClipSelection) -> list[tuple[str, str, str, list[ReportClip]]]:
-    """(HTML anchor, title, description, clips) of each group."""
+    """Return (HTML anchor, title, description, clips) of each group."""
     return [
         ("worst", "Weakest clips that were kept", "Start here: errors in these clips are in the training data.", choice.worst),
         ("nearest", "Rejected clips nearest to being kept", "If these sound good, a limit is too strict.", choice.nearest),
@@ -214,7 +214,7 @@ def _make_recording_view(account: RecordingDurations, clips: Sequence[ReportClip
 
 
 def _describe_recording(account: RecordingDurations, clips: Sequence[ReportClip]) -> str:
-    """Notes on a recording: why all of it was rejected, else its most frequent rejection reasons and its warnings."""
+    """Return the notes on a recording: why all of it was rejected, else its most frequent rejection reasons and its warnings."""
     whole = [clip for clip in clips if clip.stage == "recording"]
     if whole:
         why = format_identifier(whole[0].reasons[0])
@@ -227,7 +227,7 @@ def _describe_recording(account: RecordingDurations, clips: Sequence[ReportClip]
 
 
 def _list_speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
-    """(name, kept seconds, number of clips, languages) of each speaker."""
+    """Return (name, kept seconds, number of clips, languages) of each speaker."""
     groups: dict[str, list[ReportClip]] = defaultdict(list)
     for clip in dataset.kept:
         groups[clip.speaker].append(clip)
@@ -236,7 +236,7 @@ def _list_speakers(dataset: Dataset) -> list[tuple[str, float, int, str]]:
 
 
 def _flatten_settings(value: dict[str, object], above: str = "") -> list[tuple[str, str]]:
-    """Nested settings as flat pairs: `lengths target` → `6.0`."""
+    """Return the nested settings as flat pairs: `lengths target` → `6.0`."""
     flat: list[tuple[str, str]] = []
     for key, one in value.items():
         flat += _flatten_settings(one, f"{above}{key} ") if isinstance(one, dict) else [(f"{above}{key}", "–" if one is None else str(one))]

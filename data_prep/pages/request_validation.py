@@ -88,7 +88,7 @@ class HeldConnection(Protocol):
 
 
 def make_json_response(rejected: RequestError) -> Response:
-    """The error as a JSON response."""
+    """Return the error as a JSON response."""
     return JSONResponse({"detail": rejected.detail}, rejected.status_code, rejected.headers)
 
 
@@ -142,8 +142,8 @@ class Sender(TypedDict):
 
 
 def read_sender(scope: Scope, proxies: TrustedProxies) -> Sender:
-    """`client` and `scheme` of the request's ASGI scope, for a trusted proxy those of its client. Raises `RequestError` for headers of a
-    trusted proxy that cannot be read."""
+    """Return `client` and `scheme` of the request's ASGI scope, for a trusted proxy those of its client. Raises `RequestError` for headers
+    of a trusted proxy that cannot be read."""
     peer, port = scope.get("client") or ("", 0)
     if peer not in proxies:
         return {"client": (peer, port), "scheme": scope.get("scheme", "http")}
@@ -167,7 +167,8 @@ def _hold_connection(scope: Scope) -> None:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Allowed headers by lower-case name. Raises `RequestError` for ambiguous or malformed ones, and for a body that is encoded."""
+    """Return the allowed headers by lower-case name. Raises `RequestError` for ambiguous or malformed ones, and for a body that is
+    encoded."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
@@ -185,7 +186,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 def require_own_site(headers: Mapping[str, str], local: bool) -> None:
-    """Raises `RequestError` for cross-site requests. `local`: the server accepts requests from this machine only."""
+    """Raise `RequestError` for cross-site requests. `local`: the server accepts requests from this machine only."""
     host = headers.get("host", "")
     if (host or local) and not HOST.fullmatch(host):
         raise RequestError(400, f"host {host!r} is not the name of a server", "invalid_host")
@@ -214,7 +215,7 @@ def is_loopback(name: str) -> bool:
 
 
 def find_route(routes: Sequence[Route], method: str, path: str) -> Route:
-    """The matching route. Raises `RequestError` (404) if there is none."""
+    """Return the matching route. Raises `RequestError` (404) if there is none."""
     for route in routes:
         if route.matches(method, path):
             return route
@@ -230,12 +231,12 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def make_size_error(largest: int) -> RequestError:
-    """The response to a body over the limit."""
+    """Return the response to a body over the limit."""
     return RequestError(413, f"the request is larger than {largest} bytes", "request_too_large")
 
 
 def _encode_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers to pass on, without the token, which the application does not need."""
+    """Return the headers to pass on, without the token, which the application does not need."""
     kept = {name: value for name, value in headers.items() if name in HEADERS and name != "authorization"}
     return [(name.encode(), value.encode("latin-1")) for name, value in kept.items()]
 
@@ -253,7 +254,7 @@ def _filter_query(route: Route, query: bytes) -> bytes:
 
 
 async def _check_body(route: Route, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Receive | None:
-    """The validated body for the application; None if the client disconnected. `scope` gets the length of a rebuilt body."""
+    """Return the validated body for the application; None if the client disconnected. `scope` gets the length of a rebuilt body."""
     declared = headers.get("content-length", "0")
     if not re.fullmatch(r"\d{1,15}", declared, re.ASCII):
         raise RequestError(400, f"content-length {declared[:50]!r} is not a number of bytes", "invalid_header")

@@ -60,7 +60,7 @@ class ReviewSession:
         self.dataset, self.decisions, self.queue = dataset, review_decisions.read_decisions(dataset.folder), build_queue(dataset)
 
     def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[list[str] | str | None]:
-        """Filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
+        """Return the filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
         ids = select_clips(self.queue, self.decisions, view or ALL, order or WORST, search or "")
         return [ids, *self.show_clip(ids, ids[0] if ids else "")]
 
@@ -83,7 +83,7 @@ class ReviewSession:
         return self.show_clip(ids, id if action == "undo" else move_selection(ids, id, 1))
 
     def show_clip(self, ids: list[str], id: str) -> list[str | None]:
-        """Component values: id, audio, text, note, facts, position in the list."""
+        """Return the component values: id, audio, text, note, facts, position in the list."""
         if id not in self.queue.clips:
             return ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]
         clip, decision = self.queue.clips[id], self.decisions.get(id)
@@ -100,7 +100,7 @@ class ReviewSession:
 
 
 def build_page(session: ReviewSession) -> gradio.Blocks:
-    """The Gradio page, without a server."""
+    """Return the Gradio page, without a server."""
     import gradio
 
     with gradio.Blocks(title=f"{session.dataset.folder.resolve().name} · review", analytics_enabled=False) as page:
@@ -134,7 +134,7 @@ def build_page(session: ReviewSession) -> gradio.Blocks:
 
 
 def format_facts(queue: ReviewQueue, clip: ReportClip, decision: Decision | None) -> str:
-    """HTML with the clip's status, rejection reasons and measures. All text from files is escaped."""
+    """Return the HTML with the clip's status, rejection reasons and measures. All text from files is escaped."""
     states = [
         f'<span class="state lost" title="{escape(explain_reason(reason))}">{escape(format_identifier(reason))}</span>'
         for reason in clip.reasons

@@ -28,7 +28,7 @@ class ReviewQueue:
 
 
 def build_queue(dataset: Dataset) -> ReviewQueue:
-    """The queue of a dataset. Raises `UserError` if no clip has both an audio file and an id."""
+    """Return the queue of a dataset. Raises `UserError` if no clip has both an audio file and an id."""
     clips = {
         clip.id: clip
         for clip in (*dataset.kept, *dataset.rejected)
@@ -42,25 +42,25 @@ def build_queue(dataset: Dataset) -> ReviewQueue:
 
 
 def list_views(queue: ReviewQueue) -> list[str]:
-    """The filters: groups, then the rejection reasons that occur."""
+    """Return the filters: groups, then the rejection reasons that occur."""
     reasons = sorted({reason for clip in queue.clips.values() for reason in clip.reasons})
     return [ALL, KEPT, REJECTED, OPEN, DECIDED, *reasons]
 
 
 def select_clips(queue: ReviewQueue, decisions: Mapping[str, Decision], view: str, order: str, search: str) -> list[str]:
-    """Ids of the clips in `view` whose text, recording, speaker and id contain all words of `search`, ignoring case."""
+    """Return the ids of the clips in `view` whose text, recording, speaker and id contain all words of `search`, ignoring case."""
     wanted = search.casefold().split()
     found = [clip for clip in queue.clips.values() if _is_in(clip, view, clip.id in decisions) and _matches(clip, wanted)]
     return [clip.id for clip in sorted(found, key=lambda clip: (_rank_clip(queue, clip, order), clip.source, clip.start, clip.id))]
 
 
 def move_selection(ids: list[str], id: str, steps: int) -> str:
-    """The id `steps` after `id`, clamped to the list; `id` itself if it is not in the list."""
+    """Return the id `steps` after `id`, clamped to the list; `id` itself if it is not in the list."""
     return ids[min(max(ids.index(id) + steps, 0), len(ids) - 1)] if id in ids else id
 
 
 def make_decision(clip: ReportClip, before: Decision | None, action: Action, text: str, note: str) -> Decision:
-    """The decision to save. It repeats an earlier corrected text, because only the last line of a clip counts.
+    """Return the decision to save. It repeats an earlier corrected text, because only the last line of a clip counts.
 
     Raises `UserError` if `action` is "text" and the text is empty.
     """

@@ -29,7 +29,7 @@ def serve_page(session: ReviewSession, port: int) -> None:
 
 
 def make_application(session: ReviewSession) -> FastAPI:
-    """The ASGI application: the page behind the request guard."""
+    """Return the ASGI application: the page behind the request guard."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware
@@ -61,6 +61,6 @@ def make_application(session: ReviewSession) -> FastAPI:
 
 
 def admit_own_site(caller: Caller) -> bool:
-    """True for a request from this machine; the page has no token. Raises `RequestError` for requests of other sites."""
+    """Return True for a request from this machine; the page has no token. Raises `RequestError` for requests of other sites."""
     require_own_site(caller.headers, local=True)
     return True

@@ -19,7 +19,7 @@ INK = LinearSegmentedColormap.from_list("ink", ["#f3f1ea", "#b9cfc8", "#4f8f88",
 
 
 def draw_spectrogram(samples: Samples) -> bytes:
-    """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
+    """Return the PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
     librosa = import_librosa()
     hop = max(HOP, -(-len(samples) // COLUMNS))
     power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)

@@ -60,7 +60,7 @@ def read_dataset(folder: Path) -> Dataset:
 
 
 def resolve_clip(dataset: Dataset, clip: ReportClip) -> Path:
-    """The real path of a clip's audio file. Raises `UserError` if it is outside the dataset."""
+    """Return the real path of a clip's audio file. Raises `UserError` if it is outside the dataset."""
     return find_file(dataset.folder, clip.audio)
 
 
@@ -78,7 +78,7 @@ def _read_summary(path: Path) -> Summary:
 
 
 def _read_rows(path: Path) -> Iterator[ManifestRow]:
-    """The rows without `audio_codes`, which are most of the file and not needed here."""
+    """Yield the rows without `audio_codes`, which are most of the file and not needed here."""
     for row in manifest.read_rows(path, speaker=""):
         yield row.model_copy(update={"audio_codes": None})
 

@@ -48,13 +48,13 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def require_port(port: int) -> None:
-    """Raises `UserError` for an invalid port number."""
+    """Raise `UserError` for an invalid port number."""
     if not 1 <= port <= 65535:
         raise UserError(f"--port {port}: expected a port from 1 to 65535")
 
 
 def require_free_port(port: int, host: str = LOOPBACK) -> None:
-    """Raises `UserError` if the port is in use or the address is not of this machine; called before slow loading."""
+    """Raise `UserError` if the port is in use or the address is not of this machine; called before slow loading."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -72,7 +72,7 @@ def require_free_port(port: int, host: str = LOOPBACK) -> None:
 
 
 def make_theme() -> gradio.Theme:
-    """Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
+    """Return the Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
     from gradio import themes
 
     made = themes.Base(primary_hue="teal", neutral_hue="stone", font=SANS, font_mono=MONO)
@@ -151,7 +151,8 @@ def run_server(
 
 
 def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections) -> uvicorn.Config:
-    """Uvicorn's settings, with the limits of `opened` in front of the app. It reads no headers of proxies: the request guard does."""
+    """Return Uvicorn's settings, with the limits of `opened` in front of the app. It reads no headers of proxies: the request guard
+    does."""
     import uvicorn
 
     from overtone.data_prep.pages.connection_limits import LimitedHttpProtocol

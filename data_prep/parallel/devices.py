@@ -11,7 +11,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def choose_device(requested: str | None) -> str:
-    """`requested`, or by default the GPU if available. Raises `UserError` if a GPU is requested and torch sees none."""
+    """Return `requested`, or by default the GPU if available. Raises `UserError` if a GPU is requested and torch sees none."""
     import torch
 
     if requested == "cuda" and not torch.cuda.is_available():
@@ -20,8 +20,8 @@ def choose_device(requested: str | None) -> str:
 
 
 def assign_devices(device: str, workers: int | None, memory_each: int) -> list[str]:
-    """The torch device of each worker. `workers` None: one per available core, as far as memory allows `memory_each` bytes per worker, and
-    at least one per GPU. On GPUs, the memory of the host and the free memory of each GPU limit them.
+    """Return the torch device of each worker. `workers` None: one per available core, as far as memory allows `memory_each` bytes per
+    worker, and at least one per GPU. On GPUs, the memory of the host and the free memory of each GPU limit them.
     """
     cores = len(os.sched_getaffinity(0))
     on_host = min(cores, free_host_memory() // memory_each)

@@ -160,7 +160,7 @@ class _Waiting(Generic[T]):
         self._queue: deque[int] = deque()
 
     def take(self) -> int | None:
-        """The next index; None if no item waits."""
+        """Return the next index; None if no item waits."""
         self._queue.extendleft(reversed(range(self._known, len(self._items))))
         self._known = len(self._items)
         return self._queue.popleft() if self._queue else None
@@ -238,7 +238,7 @@ def _run_waiting(
 
 
 def unwrap_result(result: Outcome[R]) -> R | Failure:
-    """The value or a `Failure`. Raises `UserError` if the worker raised one."""
+    """Return the value or a `Failure`. Raises `UserError` if the worker raised one."""
     if isinstance(result, WrongRequest):
         raise UserError(result.message)
     return result.value if isinstance(result, ItemResult) else result
@@ -275,7 +275,7 @@ class _WorkerProcess(Generic[T, R]):
         return self
 
     def receive(self) -> Outcome[R] | ItemProgress:
-        """The next message about the current item: its progress, or its result."""
+        """Return the next message about the current item: its progress, or its result."""
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
@@ -351,7 +351,7 @@ def _attempt_item(do: Callable[[T], R], item: T) -> Outcome[R]:
 
 
 def generalize_failure(why: str) -> str:
-    """The text of a failure without what differs from item to item: quoted names, paths, numbers."""
+    """Return the text of a failure without what differs from item to item: quoted names, paths, numbers."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|\d+", "…", why)
 
 

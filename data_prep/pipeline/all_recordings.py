@@ -166,7 +166,7 @@ def process_recordings(
 
 
 def _refuse_systematic(crashes: Sequence[str]) -> None:
-    """Raises `UserError` if the first recordings of a run crashed with one error that is not the machine's."""
+    """Raise `UserError` if the first recordings of a run crashed with one error that is not the machine's."""
     if len({generalize_failure(why) for why in crashes}) == 1 and not is_of_the_machine(crashes[0]):
         raise UserError(
             f"the first {SYSTEMATIC} recordings all failed with one error ({crashes[0]}); the others were not begun. Omit or replace the "
@@ -175,7 +175,7 @@ def _refuse_systematic(crashes: Sequence[str]) -> None:
 
 
 def describe_crashes(recordings: Sequence[PreparedRecording]) -> list[Notice]:
-    """A warning for each error by which recordings are lost."""
+    """Return a warning for each error by which recordings are lost."""
     groups: dict[str, list[PreparedRecording]] = defaultdict(list)
     for one in recordings:
         if one.refused == CRASHED:
@@ -190,9 +190,9 @@ def describe_crashes(recordings: Sequence[PreparedRecording]) -> list[Notice]:
 
 
 def list_batches(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> list[list[RecordingTask]]:
-    """The tasks in batches that are processed one after the other: one for the local pool. Ray processes parts after all recordings of a
-    batch (`ray_pool.run_items`), so a batch has no more long recordings than there are workers; otherwise the samples of all would be on
-    the disk at once."""
+    """Return the tasks in batches that are processed one after the other: one for the local pool. Ray processes parts after all recordings
+    of a batch (`ray_pool.run_items`), so a batch has no more long recordings than there are workers; otherwise the samples of all would be
+    on the disk at once."""
     if setup.workers.remote is None:
         return [list(tasks)]
     most = max(1, setup.workers.remote.workers)
@@ -204,7 +204,7 @@ def list_batches(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> list[lis
 
 
 def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
-    """Digest → first task with that content, preferring one with a transcript."""
+    """Return digest → first task with that content, preferring one with a transcript."""
     firsts: dict[str, RecordingTask] = {}
     for task in tasks:
         known = firsts.get(task.source.digest)
@@ -214,7 +214,7 @@ def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTas
 
 
 def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[dict[str, PreparedRecording], WorkCounts]:
-    """Recordings by name that need no processing: stored results, and unusable files."""
+    """Return the recordings by name that need no processing: stored results, and unusable files."""
     known: dict[str, PreparedRecording] = {}
     work = WorkCounts()
     for task in tasks:
@@ -306,7 +306,7 @@ def _get_recording(item: Task) -> RecordingTask:
 
 
 def _join_parts(last: PartTask, prepared: dict[int, PreparedPart | Failure], setup: WorkerSetup) -> PreparedRecording:
-    """The whole recording, rejected if a part crashed: the next run transcribes only that part, and cuts all clips again."""
+    """Return the whole recording, rejected if a part crashed: the next run transcribes only that part, and cuts all clips again."""
     found: list[PreparedPart] = []
     for number, part in sorted(prepared.items()):
         if isinstance(part, Failure):
@@ -326,7 +326,7 @@ def _remove_samples(setup: WorkerSetup, digests: AbstractSet[str]) -> None:
 
 
 def _estimate_worker_memory(setup: WorkerSetup) -> int:
-    """Memory of a local worker in bytes, with all models of the run. Downloads the Whisper weights if needed."""
+    """Return the memory of a local worker in bytes, with all models of the run. Downloads the Whisper weights if needed."""
     if setup.workers.remote:
         return WORKER_BYTES
     whisper = whisper_engine.fetch_weights(setup.whisper, setup.whisper_option).stat().st_size if setup.whisper else 0

@@ -119,7 +119,7 @@ def judge_clips(
 
 
 def _rate_recording(recording: PreparedRecording) -> float:
-    """Quality of a recording in decibels, to choose between copies: bandwidth, signal-to-noise ratio, clipping and encoding.
+    """Return the quality of a recording in decibels, to choose between copies: bandwidth, signal-to-noise ratio, clipping and encoding.
 
     An octave of bandwidth counts like 12 dB of signal-to-noise ratio. Above 40 dB that ratio says nothing: codecs write digital silence.
     Clipping counts up to 30 dB, because it adds overtones that look like bandwidth. A lossless file is worth 6 dB, an
@@ -153,7 +153,7 @@ def apply_rules(
 
 
 def describe_voices(judged: list[JudgedClip]) -> list[str]:
-    """One line for each speaker whose clips hold several voices: shares of the speech, and a clip of each voice."""
+    """Return one line for each speaker whose clips hold several voices: shares of the speech, and a clip of each voice."""
     groups: dict[str, dict[int, list[JudgedClip]]] = defaultdict(lambda: defaultdict(list))
     for one in judged:
         if one.voice is not None and one.clip.audio:
@@ -171,7 +171,7 @@ def describe_voices(judged: list[JudgedClip]) -> list[str]:
 
 
 def make_rows(judged: list[JudgedClip]) -> list[ManifestRow]:
-    """Manifest rows of the kept clips, not yet split."""
+    """Return the manifest rows of the kept clips, not yet split."""
     return [
         ManifestRow(audio=one.clip.audio, duration=round(one.clip.seconds, 6), **_make_fields(one))
         for one in judged
@@ -180,7 +180,7 @@ def make_rows(judged: list[JudgedClip]) -> list[ManifestRow]:
 
 
 def make_rejects(judged: list[JudgedClip], recordings: list[PreparedRecording]) -> list[Reject]:
-    """Rows of rejects.jsonl: rejected clips, and recordings rejected as a whole."""
+    """Return the rows of rejects.jsonl: rejected clips, and recordings rejected as a whole."""
     clips = [
         Reject(stage="clip", reasons=list(one.reasons), detail=one.detail, audio=one.clip.audio, **_make_fields(one))
         for one in judged
@@ -190,12 +190,12 @@ def make_rejects(judged: list[JudgedClip], recordings: list[PreparedRecording]) 
 
 
 def find_stale_decisions(recordings: list[PreparedRecording], decisions: Mapping[str, Decision]) -> list[str]:
-    """Ids of decisions whose clip no longer exists: the recording was removed or is cut differently."""
+    """Return the ids of decisions whose clip no longer exists: the recording was removed or is cut differently."""
     return sorted(decisions.keys() - {clip.id for recording in recordings for clip in recording.clips if clip.audio})
 
 
 def _judge_clip(one: _AssignedClip, candidate: Candidate, standard: SelectionCriteria, doubt: Doubt | None) -> JudgedClip:
-    """The clip with the reasons of rules and doubts, unless a person decided. A text that a person wrote is not doubted."""
+    """Return the clip with the reasons of rules and doubts, unless a person decided. A text that a person wrote is not doubted."""
     accepted = JudgedClip(one.recording, one.clip, (), speaker=one.speaker, voice=one.voice)
     decision = standard.decisions.get(one.clip.id)
     if decision is not None and decision.action == "reject":
@@ -209,7 +209,8 @@ def _judge_clip(one: _AssignedClip, candidate: Candidate, standard: SelectionCri
 
 
 def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> MeasuredClip:
-    """The clip with the corrected text of its decision, if any. A piece without a transcript has no audio file and stays as it is."""
+    """Return the clip with the corrected text of its decision, if any. A piece without a transcript has no audio file and stays as it
+    is."""
     if decision is None or decision.text is None or clip.audio is None:
         return clip
     pace = measure_speaking_rate(decision.text, clip.quality.speech_share * clip.seconds, clip.language)
@@ -218,7 +219,7 @@ def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> Meas
 
 
 def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize: bool, count: VoiceCount | None) -> list[_AssignedClip]:
-    """The clips with their voices, where these are known, and their speakers.
+    """Return the clips with their voices, where these are known, and their speakers.
 
     Voices are distinguished among all recordings of a speaker, with `diarize` among all recordings. A recording with several voices that
     include the speaker's most frequent one is a conversation, so its clips of other voices are no clips of the speaker. A recording that
@@ -247,7 +248,7 @@ def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize:
 
 
 def _add_speaker_cosines(clips: list[_AssignedClip]) -> list[_AssignedClip]:
-    """The clips with their speaker similarity, where it is known."""
+    """Return the clips with their speaker similarity, where it is known."""
     vectors = ((one.speaker, one.clip.id, one.recording.voices[one.clip.id]) for one in clips if one.clip.id in one.recording.voices)
     cosines = speaker_similarity.compute_speaker_cosines(vectors)
     return [
@@ -259,7 +260,7 @@ def _add_speaker_cosines(clips: list[_AssignedClip]) -> list[_AssignedClip]:
 
 
 def _make_fields(judged: JudgedClip) -> dict[str, Any]:
-    """Fields that rows and rejects share."""
+    """Return the fields that rows and rejects share."""
     source, clip = judged.recording.source, judged.clip
     return {
         "id": clip.id,

@@ -32,7 +32,7 @@ class LazyAudio:
         return self._models.decoder.probe(self._path, report=partial(report_activity, "checking the file"), channels=self._channels)
 
     def load_speech_audio(self, track: Track) -> Audio:
-        """Samples at `SPEECH_RATE` of another track of the recording, which disappear with the result."""
+        """Return the samples at `SPEECH_RATE` of another track of the recording, which disappear with the result."""
         return self._models.decoder.load(self._path, track)[1]
 
     @property

@@ -119,7 +119,7 @@ def begin_part(run: RecordingRun, decoded: DecodedPart) -> None:
 
 
 def join_parts(source: RecordingSource, divided: DividedRecording, prepared: list[PreparedPart]) -> PreparedRecording:
-    """The recording of all its parts, in order."""
+    """Return the recording of all its parts, in order."""
     return _make_recording(source, divided.speech, divided.text, prepared)
 
 
@@ -162,7 +162,7 @@ def _join_notes(speech: DetectedSpeech, text: TimedText) -> str:
 
 
 def _select_utterances(divided: DividedRecording, part: Region) -> TimedText:
-    """The utterances with their middle in `part`, relative to its start; those after the recording's end belong to the last part."""
+    """Return the utterances with their middle in `part`, relative to its start; those after the recording's end belong to the last part."""
     stop = part.stop if part != divided.parts[-1] else maxsize
     inside = [unit for unit in divided.text.units if part.start <= (unit.start + unit.stop) // 2 < stop]
     moved = [unit.model_copy(update={"start": max(unit.start - part.start, 0), "stop": max(unit.stop - part.start, 0)}) for unit in inside]

@@ -110,7 +110,7 @@ class RecordingProgress:
 
 
 def describe_result(recording: PreparedRecording) -> str:
-    """Outcome of a recording, for the progress line."""
+    """Return the outcome of a recording, for the progress line."""
     return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else format_count(len(recording.clips), "clip")
 
 
@@ -121,7 +121,7 @@ class Pace:
         self._clock, self._began, self._warm = clock, 0.0, 0.0
 
     def compute_speed(self, done: float) -> float | None:
-        """Units of `done` per second; None for the first part, and while the next is not done."""
+        """Return the units of `done` per second; None for the first part, and while the next is not done."""
         if not self._began and done:
             self._began, self._warm = self._clock(), done
         elapsed, later = self._clock() - self._began, done - self._warm
@@ -129,8 +129,8 @@ class Pace:
 
 
 def format_progress(done: float, total: float, speed: float | None, reasons: Counter[str]) -> str:
-    """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`: seconds. `speed`: seconds of
-    sound per second; None: unknown yet."""
+    """Return the progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`: seconds. `speed`:
+    seconds of sound per second; None: unknown yet."""
     rate = "" if speed is None else f", {speed:.1f}× real time, {format_time((total - done) / speed)} left"
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
     return f"{format_time(done)} of about {format_time(total)}{rate}" + f" · rejected for: {counts}" * bool(counts)

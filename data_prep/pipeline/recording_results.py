@@ -155,5 +155,5 @@ class PreparedPart:
 
 
 def refuse_recording(source: RecordingSource, reason: str, detail: str, total: int) -> PreparedRecording:
-    """A recording rejected as a whole, with all its `total` samples."""
+    """Return a recording rejected as a whole, with all its `total` samples."""
     return PreparedRecording(source, total, (Region(0, total),), refused=reason, detail=detail)

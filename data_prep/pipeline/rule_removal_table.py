@@ -25,8 +25,9 @@ def format_removals(
     least_sure: float | None = None,
     doubts: TranscriptDoubts | None = None,
 ) -> str:
-    """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept. `standard`:
-    criteria of the run, with the rules of that preset; `out`: folder of the clips; `doubts`: see `clip_selection.apply_rules`."""
+    """Return one line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept.
+    `standard`: criteria of the run, with the rules of that preset; `out`: folder of the clips; `doubts`: see
+    `clip_selection.apply_rules`."""
     every = make_presets(least_sure)
     judged = clip_selection.judge_clips(recordings, standard, out, doubts)
     lines = [HEADER, *(_format_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
@@ -42,7 +43,7 @@ def format_removals(
 
 
 def format_limit(rule: Rule) -> str:
-    """Description, limits and unit of a rule: `low signal-to-noise ratio (from 15; dB)`."""
+    """Return the description, limits and unit of a rule: `low signal-to-noise ratio (from 15; dB)`."""
     ends = [f"from {rule.least:g}"] * isfinite(rule.least) + [f"to {rule.most:g}"] * isfinite(rule.most)
     return f"{rule.description} ({' '.join(ends)}; {rule.unit})"
 

@@ -35,12 +35,12 @@ SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSp
 
 
 def locate_samples(source: RecordingSource, stages: Path) -> Path:
-    """The folder of the decoded samples of a divided recording."""
+    """Return the folder of the decoded samples of a divided recording."""
     return stages / SAMPLES / source.digest
 
 
 def load_stored_speech(source: RecordingSource, stages: StoredStages) -> DetectedSpeech | UnusableRecording | None:
-    """Stored result of the speech detection stage, or None."""
+    """Return the stored result of the speech detection stage, or None."""
     try:
         return stages.run("speech", make_speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
     except NotStoredError:
@@ -81,7 +81,7 @@ def detect_speech(
 
 
 def _leave_out_others(sound: LazyAudio, models: Models, regions: list[Region]) -> DetectedSpeech | UnusableRecording:
-    """The speech of the person on this channel."""
+    """Return the speech of the person on this channel."""
     channels = channel_voices.examine_channels(sound.track, sound.load_speech_audio, partial(_find_channel_speech, models))
     index = sound.track.weights.index(1.0)
     if channel_voices.repeats_others(channels, index):

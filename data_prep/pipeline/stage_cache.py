@@ -43,7 +43,7 @@ class NotStoredError(Exception):
 
 
 def make_key(inputs: Mapping[str, object]) -> str:
-    """SHA-256 hex digest of a JSON value, independent of the order of its keys."""
+    """Return the SHA-256 hex digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -63,7 +63,7 @@ class Stages:
         compute: Callable[[], T],
         still_there: Callable[[T], bool] = lambda _result: True,
     ) -> T:
-        """The stored result of `stage` for `inputs`, or a newly computed one. `still_there`: returns whether the files that it names
+        """Return the stored result of `stage` for `inputs`, or a newly computed one. `still_there`: returns whether the files that it names
         exist."""
         path = self.folder / stage / f"{make_key(inputs)}.json"
         stored = _read_result(path, kind)
@@ -92,7 +92,7 @@ class StoredStages(Stages):
 
 
 def _name_model(inputs: Mapping[str, object]) -> str:
-    """` by pocketsphinx-5.0.4`, as far as the inputs of a stage name a model."""
+    """Return ` by pocketsphinx-5.0.4`, as far as the inputs of a stage name a model."""
     hearing = inputs.get("hearing")
     name = str(hearing.get("name", "")) if isinstance(hearing, dict) else next((str(inputs[key]) for key in MODELS if key in inputs), "")
     name = name.partition(",")[0]
@@ -100,7 +100,7 @@ def _name_model(inputs: Mapping[str, object]) -> str:
 
 
 def _read_result(path: Path, kind: TypeAdapter[T]) -> T | None:
-    """The stored result; None if missing, damaged, or written by an incompatible version."""
+    """Return the stored result; None if missing, damaged, or written by an incompatible version."""
     try:
         return kind.validate_json(input_files.read_bytes(path))
     except (FileNotFoundError, ValidationError):

@@ -13,7 +13,7 @@ COUNT = 5
 
 
 def format_examples(kept: Sequence[JudgedClip]) -> str:
-    """Five kept clips, chosen by the digests of their ids: path, duration, text; and the median log-probability, for a Whisper."""
+    """Return five kept clips, chosen by the digests of their ids: path, duration, text; and the median log-probability, for a Whisper."""
     chosen = sorted(kept, key=lambda one: hashlib.sha256(one.clip.id.encode()).digest())[:COUNT]
     lines = [f"  {one.clip.audio}  {one.clip.seconds:.1f} s  {' '.join(one.clip.text.split())}" for one in chosen]
     logprobs = [one.clip.quality.avg_logprob for one in kept if one.clip.quality.avg_logprob is not None]

@@ -88,7 +88,7 @@ def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[Pr
 
 
 def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
-    """Doubts about the clips whose middle is in a block of cues that do not begin where speech begins, or nearest to it."""
+    """Return the doubts about the clips whose middle is in a block of cues that do not begin where speech begins, or nearest to it."""
     found = {}
     for clip in recording.clips:
         middle = (clip.start + clip.stop) // 2
@@ -103,7 +103,7 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
 
 
 def _doubt_breaks(recording: PreparedRecording) -> dict[str, Doubt]:
-    """Doubts about the clips with speech at a break of the repaired times, whose text is not known."""
+    """Return the doubts about the clips with speech at a break of the repaired times, whose text is not known."""
     found = {}
     for clip in recording.clips:
         after = bisect_right(recording.repair.unproven, clip.start + TOUCHED, key=lambda region: region.stop)
@@ -115,8 +115,8 @@ def _doubt_breaks(recording: PreparedRecording) -> dict[str, Doubt]:
 def _doubt_lengths(
     recordings: Sequence[PreparedRecording], known: Mapping[str, Doubt]
 ) -> tuple[list[tuple[tuple[str, ...], dict[str, Doubt]]], list[PreparedRecording]]:
-    """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell. Clips with a `known` doubt do not
-    count: the wrong texts of one recording would make those of the others doubtful."""
+    """Return (names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell. Clips with a `known` doubt do
+    not count: the wrong texts of one recording would make those of the others doubtful."""
     found: list[tuple[tuple[str, ...], dict[str, Doubt]]] = []
     small: dict[tuple[str, str], list[PreparedRecording]] = defaultdict(list)
     for recording in recordings:
@@ -144,7 +144,7 @@ def _measure_clips(clips: Sequence[MeasuredClip]) -> float | None:
 
 
 def _measure_speech(clip: MeasuredClip) -> float:
-    """Seconds of speech in a clip."""
+    """Return the seconds of speech in a clip."""
     return clip.quality.speech_share * clip.seconds
 
 

@@ -70,7 +70,8 @@ def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: Detec
 
 
 def _repair_times(run: RecordingRun, units: list[TextUnit], speech: DetectedSpeech) -> TimingRepair:
-    """The repair of times that do not fit the speech, or not all; without segments if they fit, are only late, or nothing is proven."""
+    """Return the repair of times that do not fit the speech, or not all; without segments if they fit, are only late, or nothing is
+    proven."""
     if len(units) < 2 * subtitle_repair.WINDOW_CUES:
         return TimingRepair()
 
@@ -91,7 +92,7 @@ def _repair_times(run: RecordingRun, units: list[TextUnit], speech: DetectedSpee
 
 
 def _check_segments(units: list[TextUnit], repair: TimingRepair, regions: list[Region]) -> tuple[TranscriptTiming, ...]:
-    """The timing of the cues in blocks, none of which reaches over a break."""
+    """Return the timing of the cues in blocks, none of which reaches over a break."""
     counts = [segment.cues for segment in repair.segments] or [len(units)]
     edges = [sum(counts[:index]) for index in range(len(counts) + 1)]
     parts = [units[start:stop] for start, stop in pairwise(edges)]

@@ -25,12 +25,12 @@ class Notice(BaseModel):
 
 
 def list_names(names: Sequence[str]) -> str:
-    """`a.wav, b.wav, c.wav and 4 more`."""
+    """Format names as `a.wav, b.wav, c.wav and 4 more`."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def format_notice(notice: Notice) -> str:
-    """One line: `warning: a.wav: what is wrong, and what to do`."""
+    """Format a notice as one line: `warning: a.wav: what is wrong, and what to do`."""
     parts = ["warning" if notice.is_warning else "note", *([list_names(notice.recordings)] if notice.recordings else []), notice.text]
     return ": ".join(parts)
 
@@ -42,7 +42,7 @@ def print_notices(notices: Sequence[Notice]) -> None:
 
 
 def join_all_texts(notices: Sequence[Notice]) -> dict[str, str]:
-    """Recording → text of its notices, in their order; recordings without a notice are omitted."""
+    """Return recording → text of its notices, in their order; recordings without a notice are omitted."""
     texts: dict[str, dict[str, None]] = defaultdict(dict)
     for notice in notices:
         for name in notice.recordings:

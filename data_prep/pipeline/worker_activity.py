@@ -23,5 +23,5 @@ def report_activity(step: str, seconds: float) -> None:
 
 
 def format_time(seconds: float) -> str:
-    """Seconds as `1:02:03`."""
+    """Format seconds as `1:02:03`."""
     return str(timedelta(seconds=round(seconds)))

@@ -93,7 +93,7 @@ def unpack_dataset(place: str, out: Path, configs: Sequence[str], splits: Sequen
 
 
 def _require_own_target(place: str, target: Path) -> None:
-    """Raises `UserError` for a folder that would be replaced and that this module did not write, or that holds the dataset itself."""
+    """Raise `UserError` for a folder that would be replaced and that this module did not write, or that holds the dataset itself."""
     if Path(place).exists() and Path(place).resolve().is_relative_to(target.resolve()):
         raise UserError(f"{OPTION} {place} is where its recordings would be written ({target}); choose another --out")
     if target.is_dir() and not (target / ORIGIN).is_file() and any(target.iterdir()):
@@ -103,7 +103,7 @@ def _require_own_target(place: str, target: Path) -> None:
 
 
 def _find_parts(place: str, configs: Sequence[str], splits: Sequence[str]) -> tuple[list[DatasetPart], dict[str, Path]]:
-    """The tables to read, and the sound files of a repository that has no tables, by their names in it."""
+    """Return the tables to read, and the sound files of a repository that has no tables, by their names in it."""
     found = download_dataset_files(OPTION, place, HUB_FILES, configs)
     if found is None:
         parts = list(_list_local_parts(Path(place), configs))
@@ -147,7 +147,7 @@ def _list_local_parts(path: Path, configs: Sequence[str]) -> Iterator[DatasetPar
 
 
 def _list_tables(folder: Path) -> list[str]:
-    """The Parquet files under a folder, by their paths in it; none with a hidden name."""
+    """Return the Parquet files under a folder, by their paths in it; none with a hidden name."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet") if path.is_file())
     return [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
 
@@ -227,14 +227,14 @@ def _convert(part: DatasetPart, batches: Iterator[pyarrow.RecordBatch]) -> Itera
 
 
 def _format_value(value: str | int | None, names: list[str]) -> str:
-    """A text, the name of a class, or the number of a speaker."""
+    """Return a text, the name of a class, or the number of a speaker."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     return "" if value is None or (names and value == NO_CLASS) else str(value)
 
 
 def _read_class_names(schema: pyarrow.Schema, column: str) -> list[str]:
-    """The names of a ClassLabel column, which `datasets` keeps in the metadata of the table; empty for other columns."""
+    """Return the names of a ClassLabel column, which `datasets` keeps in the metadata of the table; empty for other columns."""
     try:
         described = strict_json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         names = described["info"]["features"][column]["names"]
@@ -272,7 +272,7 @@ def _find_text_columns(schema: pyarrow.Schema) -> dict[str, str | None]:
 
 
 def _read_sound(part: DatasetPart, value: object) -> tuple[bytes | None, str]:
-    """(bytes, ending) of a row's sound: embedded, or in a file under the dataset's folder; None without either."""
+    """Return (bytes, ending) of a row's sound: embedded, or in a file under the dataset's folder; None without either."""
     content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (None, None)
     if content is None and isinstance(path, str) and path:
         try:

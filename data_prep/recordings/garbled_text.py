@@ -103,7 +103,7 @@ class GarbledTexts(NamedTuple):
 
 
 def find_garbled_texts(texts: Sequence[str], language: str = "") -> GarbledTexts:
-    """The texts of one file that were decoded wrongly. `language`: full name, if it is known.
+    """Return the texts of one file that were decoded wrongly. `language`: full name, if it is known.
 
     If a third of the texts with letters outside ASCII are wrong, all of these are: the rest has no sign by chance.
     """
@@ -120,8 +120,8 @@ def find_garbled_texts(texts: Sequence[str], language: str = "") -> GarbledTexts
 
 
 def _find_other_page(texts: Sequence[str], language: str) -> dict[int, str]:
-    """The texts of a file whose letters are those that the language's own become when they are read with another code page: `þu` for `şu`,
-    `Pøijï` for `Přijď`. Each of them looks like text, but the language has no such letters, and those that it has are missing."""
+    """Return the texts of a file whose letters are those that the language's own become when they are read with another code page: `þu` for
+    `şu`, `Pøijï` for `Přijď`. Each of them looks like text, but the language has no such letters, and those that it has are missing."""
     page, own = next(((page, own[language]) for page, own in CODE_PAGES.items() if language in own), ("", ""))
     letters = own + "".join(one.upper() for one in own if len(one.upper()) == 1)
     counts = Counter("".join(texts))
@@ -138,8 +138,8 @@ def _find_other_page(texts: Sequence[str], language: str) -> dict[int, str]:
 
 
 def _find_lost_letters(texts: Sequence[str], certain: Set[int], language: str) -> dict[int, str]:
-    """The texts with question marks for letters at the ends of words or alone, which questions look like: all texts with a question mark
-    of a file that has lost all letters outside ASCII, those with a sentence that continues behind one otherwise."""
+    """Return the texts with question marks for letters at the ends of words or alone, which questions look like: all texts with a question
+    mark of a file that has lost all letters outside ASCII, those with a sentence that continues behind one otherwise."""
     bare = [ADDRESS.sub(" ", text) for text in texts]
     ends = {index for index, text in enumerate(bare) if ENDS_LOST.search(text)}
     is_ascii = all(text.isascii() for text in texts)
@@ -202,19 +202,19 @@ def _find_weak_sign(text: str) -> str:
 
 
 def _measure_latin1(text: str) -> float:
-    """Share of the letters of a text that are between À and ÿ."""
+    """Return the share of the letters of a text that are between À and ÿ."""
     letters = [one for one in text if one.isalpha()]
     return sum("À" <= one <= "ÿ" for one in letters) / len(letters) if len(letters) > 3 else 0.0
 
 
 def _list_alphabets(word: str) -> set[str]:
-    """The alphabets of the letters of a word; the signs for micro and ohm are of none."""
+    """Return the alphabets of the letters of a word; the signs for micro and ohm are of none."""
     names = (unicodedata.name(one, "").partition(" ")[0] for one in word if one not in "µΩμ")
     return {name for name in names if name in ("LATIN", "GREEK", "CYRILLIC")}
 
 
 def _measure_badness(text: str) -> int:
-    """Number of sequences in a text that hardly ever occur except after wrong decoding, by ftfy's heuristic."""
+    """Return the number of sequences in a text that hardly ever occur except after wrong decoding, by ftfy's heuristic."""
     from ftfy.badness import badness
 
     return int(badness(text))
@@ -222,7 +222,7 @@ def _measure_badness(text: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def find_utf8_reading(text: str) -> str:
-    """The encoding that the UTF-8 of a text was read as; "" if its bytes are not UTF-8 in any."""
+    """Return the encoding that the UTF-8 of a text was read as; "" if its bytes are not UTF-8 in any."""
     if text.isascii():
         return ""
     for name in UTF8_READ_AS:
@@ -254,7 +254,7 @@ def _advise(texts: Sequence[str], signs: Set[str], language: str) -> str:
 
 
 def _guess_encoding(text: str, signs: Set[str], language: str) -> tuple[str, str]:
-    """(encoding of the language, encoding that it was read as), if they give a text of its script; ("", "") otherwise."""
+    """Return (encoding of the language, encoding that it was read as), if they give a text of its script; ("", "") otherwise."""
     names = ENCODINGS.get(language, ENCODINGS["russian"][:2] if language in ("", AUTO) and LATIN1 in signs else ())
     best = (0.9, "", "")
     for shown in SHOWN_AS:
@@ -265,7 +265,8 @@ def _guess_encoding(text: str, signs: Set[str], language: str) -> tuple[str, str
 
 
 def _measure_plausibility(text: str) -> float:
-    """Share of the characters outside ASCII but punctuation that are letters of the most frequent script, in the case that words have."""
+    """Return the share of the characters outside ASCII but punctuation that are letters of the most frequent script, in the case that words
+    have."""
     far = [one for one in text if not one.isascii() and not unicodedata.category(one).startswith("P")]
     scripts = [unicodedata.name(one, "?").partition(" ")[0] if one.isalpha() else "LATIN" for one in far]
     if not scripts or any(unicodedata.category(one) == "Cc" and not one.isspace() for one in text):

@@ -48,7 +48,7 @@ AT_LINE_END = re.compile(r"\u00ad[ \t]*\n\s*")
 
 
 def remove_invisible(text: str) -> tuple[str, Counter[str]]:
-    """(text without invisible characters, number of those of each kind). Line breaks and spaces stay as they are."""
+    """Return (text without invisible characters, number of those of each kind). Line breaks and spaces stay as they are."""
     found: Counter[str] = Counter()
     found[SOFT_HYPHEN] += len(AT_LINE_END.findall(text))
     text = AT_LINE_END.sub("", text)  # a word that was divided at the end of a line
@@ -64,12 +64,12 @@ def remove_invisible(text: str) -> tuple[str, Counter[str]]:
 
 
 def count_hidden(text: str) -> Counter[str]:
-    """Number of soft hyphens, zero-width characters and directional marks of a text, by kind; without joiners."""
+    """Return the number of soft hyphens, zero-width characters and directional marks of a text, by kind; without joiners."""
     return Counter(NAMES[one] for one in HIDDEN.findall(text))
 
 
 def _replace(text: str, at: int) -> tuple[str, str]:
-    """(what to write in place of one character, kind); the kind is empty for a character that stays."""
+    """Return (what to write in place of one character, kind); the kind is empty for a character that stays."""
     character = text[at]
     category = unicodedata.category(character)
     if character in FILLERS or category == "Zs":
@@ -100,7 +100,7 @@ def _is_needed(text: str, at: int) -> bool:
 
 
 def _find_script(character: str) -> str:
-    """The first word of the Unicode name of a letter or a mark; empty for other characters."""
+    """Return the first word of the Unicode name of a letter or a mark; empty for other characters."""
     return unicodedata.name(character, "").split(" ")[0] if character and unicodedata.category(character)[0] in "LM" else ""
 
 

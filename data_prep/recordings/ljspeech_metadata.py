@@ -30,7 +30,7 @@ class MetadataLine(NamedTuple):
 
 
 def parse_table(path: Path, content: str) -> list[tuple[str, MetadataLine]]:
-    """(Id or path of the recording, its line) of each line. Raises `UserError` with file and line for invalid lines."""
+    """Return (Id or path of the recording, its line) of each line. Raises `UserError` with file and line for invalid lines."""
     lines = [(number, line.split("|")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
     for number, fields in lines:
         if not 2 <= len(fields) <= 3 or not fields[0].strip() or not fields[-1].strip():

@@ -72,8 +72,8 @@ SPEAKER = TableColumns._fields.index("speaker")
 
 
 def find_columns(names: Sequence[str], table: str = "") -> TableColumns | None:
-    """The columns that are read among all columns of a table; None if there is none for the file, or none for the text. `table`: its file
-    name."""
+    """Return the columns that are read among all columns of a table; None if there is none for the file, or none for the text. `table`: its
+    file name."""
 
     def find_first(known: tuple[str, ...]) -> str | None:
         return next((name for wanted in known for name in names if re.sub(r"[ -]", "_", name.strip().lower()) == wanted), None)
@@ -121,7 +121,7 @@ def _names_columns(row: JsonValue) -> bool:
 
 
 def parse_columns(path: Path, content: str) -> ColumnTable:
-    """The rows of a table; those without a text are counted. Raises `UserError` with file and line for broken lines."""
+    """Return the rows of a table; those without a text are counted. Raises `UserError` with file and line for broken lines."""
     readers: dict[str, Callable[[Path, str], Iterator[tuple[int, Mapping[str, JsonValue]]]]]
     readers = {".jsonl": _read_jsonl, ".json": _read_json}
     rows = list(readers.get(path.suffix.lower(), _read_separated)(path, content))
@@ -159,7 +159,7 @@ def _list_lines(path: Path, what: str, numbers: list[int]) -> list[str]:
 
 
 def _require_whole_recording(path: Path, number: int, row: Mapping[str, JsonValue]) -> None:
-    """Raises `UserError` for a row whose text is spoken in a part of its recording. Times beside a `source` are those of the longer
+    """Raise `UserError` for a row whose text is spoken in a part of its recording. Times beside a `source` are those of the longer
     recording from which the file was cut, as in our own exports."""
     if row.get("source"):
         return
@@ -186,7 +186,7 @@ def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, JsonV
 
 
 def _read_json(path: Path, content: str) -> Iterator[tuple[int, dict[str, JsonValue]]]:
-    """The entries of a JSON array, counted from 1."""
+    """Yield the entries of a JSON array, counted from 1."""
     for number, value in enumerate(strict_json.loads(content), start=1):
         if not isinstance(value, dict):
             raise UserError(f"{path}: entry {number}: expected a JSON object, found {type(value).__name__}; correct or remove the entry")
@@ -219,7 +219,8 @@ def _read_separated(path: Path, content: str) -> Iterator[tuple[int, dict[str, s
 
 
 def _unquote_columns(records: list[Record], columns: int) -> list[Record]:
-    """The records without the quotation marks that a program added: around fields with quotation marks, or around all of a column."""
+    """Return the records without the quotation marks that a program added: around fields with quotation marks, or around all of a
+    column."""
     literal = [record.fields for record in records if record.literal and len(record.fields) == columns]
     whole = [all(is_quoted(fields[at]) or not fields[at] for fields in literal) for at in range(columns)]
     return [
@@ -231,7 +232,7 @@ def _unquote_columns(records: list[Record], columns: int) -> list[Record]:
 
 
 def _require_single_columns(path: Path, header: _Header) -> None:
-    """Raises `UserError` if two columns have the name of one that is read."""
+    """Raise `UserError` if two columns have the name of one that is read."""
     names = [name.strip().lower() for name in header.names]
     for column in find_columns(header.names, path.name) or ():
         if column and names.count(column.strip().lower()) > 1:
@@ -239,7 +240,7 @@ def _require_single_columns(path: Path, header: _Header) -> None:
 
 
 def _require_single_rows(path: Path, lines: list[str], header: _Header, records: list[Record]) -> None:
-    """Raises `UserError` for a quotation that ends in another line if a line of it reads as a row of its own.
+    """Raise `UserError` for a quotation that ends in another line if a line of it reads as a row of its own.
 
     A line that follows in a text with line breaks rarely has all columns, and something like the names of the other rows in the right one.
     """
@@ -272,7 +273,7 @@ def _outline(name: str) -> str:
 
 
 def _split_header(path: Path, lines: list[str]) -> _Header:
-    """The first line that is not blank, or the one after Excel's mark. Raises `csv.Error`."""
+    """Return the first line that is not blank, or the one after Excel's mark. Raises `csv.Error`."""
     filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     number, line = next(filled, (1, ""))
     if mark := find_excel_mark(line):

@@ -17,8 +17,8 @@ MICROPHONE = re.compile(r"_mic\d$")
 
 
 def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
-    """Recording of one folder → its text file in a tree beside the folder of recordings, or beside that of its speaker's folder; those
-    without one are left out. Raises `UserError` for a text that names several recordings."""
+    """Return recording → its text file in a tree beside the folder of recordings, or beside that of its speaker's folder. Recordings
+    without a text are omitted. Raises `UserError` for a text that names several recordings."""
     if not recordings:
         return {}
     folder = recordings[0].parent
@@ -39,7 +39,7 @@ def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _list_namesakes(place: Path, name: str) -> list[Path]:
-    """The folder of a name, or those whose names are that in another Unicode form."""
+    """Return the folder of a name, or those whose names are that in another Unicode form."""
     if (place / name).is_dir() or not place.is_dir():
         return [place / name]
     return [one for one in sorted(place.iterdir()) if unicodedata.normalize("NFC", one.name) == unicodedata.normalize("NFC", name)]
@@ -52,12 +52,12 @@ def _require_one(text: Path, matches: list[RecordingMatch]) -> list[RecordingMat
 
 
 def find_tree_speaker(recording: Path, text: Path) -> str | None:
-    """The name of the speaker's folder, if recordings and texts have one folder for each speaker."""
+    """Return the name of the speaker's folder, if recordings and texts have one folder for each speaker."""
     names = (unicodedata.normalize("NFC", each.parent.name) for each in (recording, text))
     return recording.parent.name if next(names) == next(names) else None
 
 
 def describe_trees(texts: Iterable[Path]) -> list[str]:
-    """A note for each tree on how many of its files are used."""
+    """Return a note for each tree on how many of its files are used."""
     counts = Counter(next(parent for parent in text.parents if parent.name in TREES) for text in texts)
     return [f"{format_count(count, 'text')} of the folder {tree} used, as in VCTK" for tree, count in sorted(counts.items())]

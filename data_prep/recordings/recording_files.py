@@ -62,8 +62,8 @@ class RecordingSource:
 
 
 def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[RecordingSource]:
-    """All recordings under `folder`, sorted by name, or the one that is this file. Links are followed; the output folder `skip` and hidden
-    names are ignored.
+    """Return all recordings under `folder`, sorted by name, or the one that is this file. Links are followed; the output folder `skip` and
+    hidden names are ignored.
 
     `speaker` None: the first sub-folder names the speaker. Raises `UserError` if there are no recordings.
     """
@@ -90,8 +90,8 @@ def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[Recor
 
 
 def select_channels(sources: Sequence[RecordingSource], channels: str) -> list[RecordingSource]:
-    """The recordings with these channels; with `SPLIT` each channel of a recording with several as one of its own, with a speaker named
-    after it. Their digests differ, so that clips of different channels never take each other's place."""
+    """Return the recordings with these channels; with `SPLIT` each channel of a recording with several as one of its own, with a speaker
+    named after it. Their digests differ, so that clips of different channels never take each other's place."""
     if channels == AUTO:
         return list(sources)
     if channels != SPLIT:
@@ -120,7 +120,8 @@ def _digest_channel(source: RecordingSource, channels: str) -> str:
 
 
 def count_ignored(folder: Path, skip: Path, found: Sequence[RecordingSource]) -> Counter[str]:
-    """Number of files that `find_recordings` left out of `found`, by lower-case suffix or as `hidden`; transcripts are among them."""
+    """Return the number of files that `find_recordings` left out of `found`, by lower-case suffix or as `hidden`; transcripts are among
+    them."""
     known = {source.path for source in found}
     others = (path for path, problem in _walk_files(folder, skip.resolve()) if not problem and path not in known)
     return Counter("hidden" if _is_hidden(path) else path.suffix.lower() or "without an ending" for path in others)
@@ -135,7 +136,7 @@ def _ask_decoder(paths: list[Path]) -> set[Path]:
 
 
 def format_counts(counts: Counter[str]) -> str:
-    """`3 .txt, 1 hidden`, most frequent first."""
+    """Format counts as `3 .txt, 1 hidden`, the most frequent first."""
     return ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -190,7 +191,7 @@ def _make_source(path: Path, problem: str, folder: Path, speaker: str | None) ->
 
 
 def _digest_file(path: Path) -> tuple[str, str]:
-    """(SHA-256 digest, problem) of a file. A pipe is not opened, because that would wait for its writer."""
+    """Return (SHA-256 digest, problem) of a file. A pipe is not opened, because that would wait for its writer."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return "", "not a regular file but a pipe, a socket or a device"

@@ -93,7 +93,7 @@ class RecordingNames:
                 self._by_name[key].append(one)
 
     def find(self, name: str) -> list[RecordingMatch]:
-        """The recordings that a name fits best; several if it fits them equally well."""
+        """Return the recordings that a name fits best; several if it fits them equally well."""
         found: dict[Path, RecordingMatch] = {}
         for form in _list_forms(name):
             keys = dict.fromkeys(_fold(each) for each in (form.parts[-1], strip_ending(form.parts[-1])))
@@ -105,14 +105,14 @@ class RecordingNames:
         return [match for match in found.values() if match.rank == least]
 
     def find_nearest(self, name: str, among: Container[Path]) -> str:
-        """The file name of the recording, one of `among`, that is spelled most like a name; empty without a similar one."""
+        """Return the file name of the recording, one of `among`, that is spelled most like a name; empty without a similar one."""
         names = {_fold(strip_ending(path.name)): path.name for path in self._paths if path in among}
         near = get_close_matches(_fold(strip_ending(split_name(name)[-1])), names, 1, LEAST_SIMILARITY)
         return names[near[0]] if near else ""
 
 
 def format_rules(what: str, rules: Counter[str]) -> str:
-    """`7 transcripts found: 5 as written; 2 by Unicode form`."""
+    """Format the counts of rules as `7 transcripts found: 5 as written; 2 by Unicode form`."""
     counts = "; ".join(f"{count} {rule}" for rule, count in sorted(rules.items(), key=lambda item: (-item[1], item[0])))
     return f"{format_count(rules.total(), what)} found: {counts}"
 
@@ -123,7 +123,7 @@ def are_one_name(first: Path, second: Path) -> bool:
 
 
 def _list_forms(name: str) -> Iterator[_NameForm]:
-    """The name as it is written, then without what programs add to it."""
+    """Yield the name as it is written, then without what programs add to it."""
     forms = [_NameForm((), split_name(name))]
     if local := LOCAL_FILE.search(name):
         forms.append(_NameForm((ADDRESS,), split_name(unquote(local[1], errors="surrogateescape"))))
@@ -156,7 +156,8 @@ def _compare(form: _NameForm, one: _Recording) -> RecordingMatch | None:
 
 
 def _compare_last(given: str, full: str, stem: str, bare: str) -> str:
-    """The rule by which a name fits a file: its `full` name, that without a well-known ending, and that without any; empty: it does not."""
+    """Return the rule by which a name fits a file: its `full` name, that without a well-known ending, and that without any; empty: it does
+    not."""
     if given == full:
         return AS_WRITTEN
     if given in (stem, bare):
@@ -170,7 +171,7 @@ def _keep(text: str) -> str:
 
 
 def _compose(text: str) -> str:
-    """A name in one Unicode form, without the invisible characters and special spaces that come with copied names."""
+    """Return a name in one Unicode form, without the invisible characters and special spaces that come with copied names."""
     return unicodedata.normalize("NFC", HIDDEN.sub("", text).replace("\u00a0", " "))
 
 
@@ -179,5 +180,5 @@ def _fold(text: str) -> str:
 
 
 def _name_upload(name: str) -> str:
-    """A file name as Label Studio stores an upload: without spaces and most punctuation."""
+    """Return a file name as Label Studio stores an upload: without spaces and most punctuation."""
     return re.sub(r"[^-\w.]", "", _compose(name).strip().replace(" ", "_"))

@@ -69,7 +69,7 @@ def _mirror(url: RemoteAddress, there: dict[str, remote.RemoteFile], folder: Pat
 
 
 def _read_ledger(ledger: Path) -> dict[str, str]:
-    """Name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
+    """Return name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
     known: dict[str, str] = {}
     for line in read_lines(ledger) if ledger.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):

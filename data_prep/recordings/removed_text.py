@@ -37,7 +37,7 @@ class RemovedText:
             known.append(shown)
 
     def list_kinds(self) -> dict[str, RemovedKind]:
-        """The removals by kind, the most frequent first."""
+        """Return the removals by kind, the most frequent first."""
         return {
             kind: RemovedKind(count=count, examples=tuple(self.examples.get(kind, ())))
             for kind, count in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
@@ -45,5 +45,5 @@ class RemovedText:
 
 
 def format_removals(kinds: Mapping[str, RemovedKind]) -> str:
-    """`3 sound and mood tags ([music], (laughs)); 1 soft hyphens`."""
+    """Format removed text as `3 sound and mood tags ([music], (laughs)); 1 soft hyphens`."""
     return "; ".join(f"{one.count} {kind}" + (f" ({', '.join(one.examples)})" if one.examples else "") for kind, one in kinds.items())

@@ -23,7 +23,7 @@ SHORTEST_WORD_SECONDS = 0.01
 
 
 def merge_rolling_cues(parsed: ParsedCues) -> ParsedCues:
-    """The words of rolling captions, or their lines if the words have no times; other cues are returned as they are."""
+    """Return the words of rolling captions, or their lines if the words have no times; other cues are returned as they are."""
     plain = [[" ".join(strip_markup(line).split()) for line in cue.text.split("\n")] for cue in parsed.cues]
     if parsed.words or not _are_rolling(parsed.cues, plain):
         return parsed
@@ -62,7 +62,8 @@ def _find_new_lines(cues: Sequence[Cue], plain: list[list[str]]) -> Iterator[tup
 
 
 def split_words(start: float, end: float, raw: str) -> list[tuple[float, float, str]]:
-    """(start, end, text with tags) of each word with a time of its own; the whole line if its words have none. Ends are estimated."""
+    """Return (start, end, text with tags) of each word with a time of its own; the whole line if its words have none. Ends are
+    estimated."""
     first, *rest = WORD_TIME.split(raw)
     pieces = [(start, first), *((_parse_clock(clock), text) for clock, text in zip(rest[::2], rest[1::2], strict=True))]
     begins = [begin for begin, _ in pieces[1:]] + [end]

@@ -107,8 +107,8 @@ class TagDecision:
 
 
 def find_tags(line: str) -> list[Tag]:
-    """The tags of a line without those inside of others. Between marks with other uses, as in `* cough *` and `/laughs/`, only a known
-    sound is one."""
+    """Return the tags of a line without those inside of others. Between marks with other uses, as in `* cough *` and `/laughs/`, only a
+    known sound is one."""
     found = []
     for match in TAG.finditer(line):
         name = match.lastgroup or ""

@@ -144,13 +144,14 @@ def decide_labels(
 
 
 def name_speaker(names: Sequence[str]) -> str | None:
-    """The speaker that the labels of a recording name; None if they do not, as `SPEAKER_00`, which is another person in each recording."""
+    """Return the speaker that the labels of a recording name; None if they do not, as `SPEAKER_00`, which is another person in each
+    recording."""
     real = {name.casefold(): name for name in names if not GENERIC.fullmatch(name.strip())}
     return next(iter(real.values())) if len(real) == 1 else None
 
 
 def list_speakers(names: Iterable[str]) -> list[str]:
-    """The different names, in order; `Anna` and `ANNA` are one."""
+    """Return the different names, in order; `Anna` and `ANNA` are one."""
     found: dict[str, str] = {}
     for name in names:
         found.setdefault(" ".join(name.casefold().split()), name)

@@ -14,12 +14,12 @@ SHOWN = 3
 
 
 def list_speakers(texts: Mapping[str, UserTranscript | None]) -> dict[str, str]:
-    """Recording name → speaker, for recordings whose transcript names one."""
+    """Return recording name → speaker, for recordings whose transcript names one."""
     return {name: text.speaker for name, text in texts.items() if text and text.speaker}
 
 
 def assign_speakers(sources: list[RecordingSource], texts: Mapping[str, UserTranscript | None]) -> list[RecordingSource]:
-    """The sources with the speakers of their transcripts. Raises `UserError` for a transcript without a speaker.
+    """Return the sources with the speakers of their transcripts. Raises `UserError` for a transcript without a speaker.
 
     Sources without a transcript are unchanged; they are rejected later.
     """
@@ -34,8 +34,8 @@ def assign_speakers(sources: list[RecordingSource], texts: Mapping[str, UserTran
 
 
 def require_one_speaker(texts: Mapping[str, UserTranscript | None]) -> str | None:
-    """The speaker that the transcripts name; None if they name none. Raises `UserError` if they name several, which would otherwise be
-    merged into one voice."""
+    """Return the speaker that the transcripts name; None if they name none. Raises `UserError` if they name several, which would otherwise
+    be merged into one voice."""
     names = sorted(set(list_speakers(texts).values()))
     if len(names) > 1:
         raise UserError(

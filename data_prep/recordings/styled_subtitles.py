@@ -94,7 +94,7 @@ def _parse_ttml(content: str, path: Path) -> ParsedCues:
 
 
 def _read_events(content: str, path: Path, form: str) -> list[SSAEvent]:
-    """The events of pysubs2, in the order of the file. It is imported here, since few need it."""
+    """Return the events of pysubs2, in the order of the file. It is imported here, since few need it."""
     import pysubs2
 
     try:

@@ -106,7 +106,7 @@ def parse_labels(text: str, path: Path) -> ParsedCues:
 
 
 def parse_clock(clock: str) -> float:
-    """Seconds of `1:02:03,4`: fields may be 60 or more, and milliseconds 1000, as rounding makes them."""
+    """Return the seconds of `1:02:03,4`: fields may be 60 or more, and milliseconds 1000, as rounding makes them."""
     whole, mark, fraction = re.sub(r"\s", "", clock).replace(",", ".").partition(".")
     fields = [int(field) for field in FIELD.findall(whole)]
     if not mark and len(fields) == 4:  # 00:00:01:500
@@ -119,8 +119,8 @@ def parse_clock(clock: str) -> float:
 
 
 def _clean_line(line: str) -> str:
-    """A line with times or a number without directional marks, which editors of Arabic and Hebrew add, and with ASCII punctuation. Other
-    lines are returned as they are."""
+    """Return a line with times or a number without directional marks, which editors of Arabic and Hebrew add, and with ASCII punctuation.
+    Other lines are returned as they are."""
     plain = HIDDEN.sub("", line).translate(WIDE)
     return plain if plain != line and (not plain or TIMES.fullmatch(plain) or NUMBER.fullmatch(plain)) else line
 
@@ -149,8 +149,8 @@ def _find_stop(lines: list[str], times: int, following: int, number: int, web: b
 
 
 def _divide_text(lines: list[str], start: int, stop: int, web: bool) -> tuple[list[str], list[int]]:
-    """(lines of a cue's text, indexes of lines that are loose text). A blank line inside a text is common in SubRip, where only the next
-    times end it; YouTube writes a line of one space in WebVTT."""
+    """Return (lines of a cue's text, indexes of lines that are loose text). A blank line inside a text is common in SubRip, where only the
+    next times end it; YouTube writes a line of one space in WebVTT."""
     said: list[str] = []
     loose: list[int] = []
     for first, block in _split_blocks(lines, start, stop):
@@ -163,7 +163,7 @@ def _divide_text(lines: list[str], start: int, stop: int, web: bool) -> tuple[li
 
 
 def _list_loose_text(lines: list[str], stop: int, web: bool, path: Path) -> Iterator[str]:
-    """Text before the first times that is neither a header nor the number of the first cue."""
+    """Yield the text before the first times that is neither a header nor the number of the first cue."""
     for first, block in _split_blocks(lines, 0, stop):
         is_name = first + len(block) == stop and len(block) == 1
         if not is_name and not (web and block[0].split()[0] in BLOCKS) and not NUMBER.fullmatch("".join(block)):

@@ -36,7 +36,8 @@ class DecodedText(NamedTuple):
 
 
 def read_text(path: Path) -> DecodedText:
-    """The text of a file. Raises `UserError` for bytes that are neither Unicode nor plausible Western European text, and for zero bytes."""
+    """Return the text of a file. Raises `UserError` for bytes that are neither Unicode nor plausible Western European text, and for zero
+    bytes."""
     try:
         raw = input_files.read_bytes(path, LARGEST)
     except OSError as error:
@@ -61,7 +62,7 @@ def read_text(path: Path) -> DecodedText:
 
 
 def _require_no_zero_bytes(path: Path, text: str) -> str:
-    """The text. Raises `UserError` for text in UTF-16 without its mark, and for files that hold no text."""
+    """Return the text. Raises `UserError` for text in UTF-16 without its mark, and for files that hold no text."""
     at = text.find("\0")
     if at >= 0:
         raise UserError(f"{path}:{text.count(chr(10), 0, at) + 1}: a zero byte, which no text has; save it as UTF-8 text")
@@ -69,7 +70,7 @@ def _require_no_zero_bytes(path: Path, text: str) -> str:
 
 
 def decode_head(raw: bytes) -> str:
-    """The first bytes of a file as text with normal line breaks, without the checks of `read_text`."""
+    """Return the first bytes of a file as text with normal line breaks, without the checks of `read_text`."""
     return _unify_line_breaks(raw.decode(_find_marked_encoding(raw), "replace"))
 
 

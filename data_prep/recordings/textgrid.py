@@ -58,8 +58,8 @@ class Tier(NamedTuple):
 
 
 def parse_textgrid(content: str, path: Path) -> ParsedCues:
-    """The intervals of the tier with the text: of phrases, else of words. Raises `UserError` for a file that is cut off, and if several
-    tiers hold the words of several speakers."""
+    """Return the intervals of the tier with the text: of phrases, else of words. Raises `UserError` for a file that is cut off, and if
+    several tiers hold the words of several speakers."""
     tiers = [tier for tier in read_tiers(content, path) if tier.intervals]
     chosen: list[Tier] = []
     for kind in ("phrases", "words"):
@@ -79,7 +79,7 @@ def parse_textgrid(content: str, path: Path) -> ParsedCues:
 
 
 def read_tiers(content: str, path: Path) -> list[Tier]:
-    """All tiers of intervals. Raises `UserError` if the file is no TextGrid or has fewer intervals than it says."""
+    """Return all tiers of intervals. Raises `UserError` if the file is no TextGrid or has fewer intervals than it says."""
     tokens = _split_tokens(content)
     try:
         header = [next(tokens), next(tokens)]
@@ -94,7 +94,7 @@ def read_tiers(content: str, path: Path) -> list[Tier]:
 
 
 def _read_tier(tokens: Iterator[str | float]) -> Tier | None:
-    """The next tier; None for one of points."""
+    """Return the next tier; None for one of points."""
     kind, name = _take_text(tokens), _take_text(tokens)
     _take_number(tokens), _take_number(tokens)
     size = int(_take_number(tokens))
@@ -136,5 +136,5 @@ def _take_text(tokens: Iterator[str | float]) -> str:
 
 
 def _list_texts(tier: Tier) -> str:
-    """The text of a tier, to compare it with another."""
+    """Return the text of a tier, to compare it with another."""
     return " ".join(one.text.casefold() for one in tier.intervals)

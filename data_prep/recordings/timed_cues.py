@@ -35,7 +35,7 @@ class ParsedCues(NamedTuple):
 
 
 def require_mostly_usable(skipped: list[str], total: int, name: str) -> list[str]:
-    """A note on the skipped cues of a file; none without any. Raises `UserError` if they are too many of `total` cues."""
+    """Return a note on the skipped cues of a file; none without any. Raises `UserError` if they are too many of `total` cues."""
     if not skipped:
         return []
     shown = "; ".join([*skipped[:SHOWN], *["…"] * (len(skipped) > SHOWN)])

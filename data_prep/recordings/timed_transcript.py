@@ -43,7 +43,7 @@ class TimedTranscript(NamedTuple):
 
 
 def make_transcript(parsed: ParsedCues, name: str, removed: RemovedText) -> TimedTranscript:
-    """The utterances of a file's cues, in order of time, without what nobody speaks; `removed` counts that.
+    """Return the utterances of a file's cues, in order of time, without what nobody speaks; `removed` counts that.
 
     Cues without usable times are skipped and noted. Raises `UserError` with `name` if they are many, if nothing is left, and if several
     people speak.
@@ -76,7 +76,7 @@ def make_transcript(parsed: ParsedCues, name: str, removed: RemovedText) -> Time
 
 
 def _skip_impossible(cues: tuple[Cue, ...]) -> tuple[list[Cue], list[str]]:
-    """The cues that are in the recording and do not end before they start, and a note on each of the others."""
+    """Return the cues that are in the recording and do not end before they start, and a note on each of the others."""
     kept, skipped = [], []
     for cue in cues:
         if cue.end < cue.start:
@@ -89,7 +89,7 @@ def _skip_impossible(cues: tuple[Cue, ...]) -> tuple[list[Cue], list[str]]:
 
 
 def _drop_repeated(cues: list[Cue], removed: RemovedText) -> list[Cue]:
-    """The cues without those that are there twice, with the same times and the same text."""
+    """Return the cues without those that are there twice, with the same times and the same text."""
     seen: Counter[tuple[float, float, str]] = Counter()
     kept = []
     for cue in cues:
@@ -103,7 +103,7 @@ def _drop_repeated(cues: list[Cue], removed: RemovedText) -> list[Cue]:
 
 
 def _require_one_speaker(cues: list[Cue], spoken: list[StrippedText], name: str) -> str | None:
-    """The name of the one speaker; None without one. Raises `UserError` for several: each recording must have one speaker."""
+    """Return the name of the one speaker; None without one. Raises `UserError` for several: each recording must have one speaker."""
     of_cues = [(place, one) for place, one in zip(cues, spoken, strict=True)]
     named = [(cue, who) for cue, one in of_cues for who in ([cue.speaker] if cue.speaker else []) + list(one.speakers)]
     speakers = list_speakers(who for _, who in named)
@@ -114,7 +114,7 @@ def _require_one_speaker(cues: list[Cue], spoken: list[StrippedText], name: str)
 
 
 def refuse_several_speakers(speakers: list[str], name: str, place: str = "") -> None:
-    """Raises `UserError`: each recording must have one speaker."""
+    """Raise `UserError`: each recording must have one speaker."""
     shown = ", ".join([*speakers[:SHOWN_SPEAKERS], *["…"] * (len(speakers) > SHOWN_SPEAKERS)])
     where = f" ({speakers[1]!r} speaks at {place})" if place else ""
     raise UserError(
@@ -124,8 +124,8 @@ def refuse_several_speakers(speakers: list[str], name: str, place: str = "") -> 
 
 
 def _make_utterances(used: list[tuple[Cue, str]]) -> tuple[tuple[TimedUtterance, ...], int]:
-    """(utterances, number of those without a duration). An utterance without one lasts as long as its letters take, or until the next cue
-    begins."""
+    """Return (utterances, number of those without a duration). An utterance without one lasts as long as its letters take, or until the
+    next cue begins."""
     found, instant = [], 0
     starts = [cue.start for cue, _ in used]
     for at, (cue, text) in enumerate(used):

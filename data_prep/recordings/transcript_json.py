@@ -92,7 +92,7 @@ def _find_problem(entry: JsonValue) -> str:
 
 
 def _read_times(entry: dict[str, JsonValue]) -> tuple[JsonValue, JsonValue]:
-    """(start, end) of an entry as its format has them, in seconds; whatever else is there if they are no numbers."""
+    """Return (start, end) of an entry as its format has them, in seconds; whatever else is there if they are no numbers."""
     offsets, timestamp = entry.get("offsets"), entry.get("timestamp")
     if "start" not in entry and isinstance(offsets, dict):  # whisper.cpp
         start, end = (value / MILLISECONDS if _is_time(value) else value for value in (offsets.get("from"), offsets.get("to", math.nan)))

@@ -27,7 +27,7 @@ def parse_list(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]]:
 
 
 def _parse_gpt_sovits(path: Path, number: int, line: str) -> tuple[str, MetadataLine]:
-    """`path|speaker|language|text`."""
+    """Parse a line `path|speaker|language|text`."""
     fields = [field.strip() for field in line.split("|", 3)]
     if len(fields) != 4 or not fields[0] or not fields[3]:
         raise UserError(f"{path}:{number}: expected path|speaker|language|text, found {line[:80]!r}")
@@ -36,7 +36,7 @@ def _parse_gpt_sovits(path: Path, number: int, line: str) -> tuple[str, Metadata
 
 
 def _parse_librispeech(path: Path, number: int, line: str) -> tuple[str, MetadataLine]:
-    """`1089-134686-0000 TEXT`; the id begins with the speaker."""
+    """Parse a line `1089-134686-0000 TEXT`; the id begins with the speaker."""
     name, text = (*line.split(maxsplit=1), "")[:2]
     if not text:
         raise UserError(f"{path}:{number}: expected an id and its text, found {line[:80]!r}")

@@ -50,20 +50,20 @@ class TranscriptTables:
         self.notes += [_format_repeated(path, names) for path, names in repeated.items()]
 
     def find_lines(self, recording: Path) -> list[MetadataLine]:
-        """The lines for a recording; the table that comes first has the first line."""
+        """Return the lines for a recording; the table that comes first has the first line."""
         return [line for line, _ in self.matched.get(recording, ())]
 
     def find_nearest(self, name: str, among: set[Path]) -> str:
-        """The file name of the recording, one of `among`, that is spelled most like a name; empty without a similar one."""
+        """Return the file name of the recording, one of `among`, that is spelled most like a name; empty without a similar one."""
         return self.recordings.find_nearest(name, among) if self.recordings else ""
 
     def list_unused(self) -> list[tuple[str, MetadataLine]]:
-        """The lines that belong to no recording."""
+        """Return the lines that belong to no recording."""
         used = {(line.path, line.line) for lines in self.matched.values() for line, _ in lines}
         return [(name, line) for name, line in self.lines if (line.path, line.line) not in used]
 
     def describe_rules(self, recordings: set[Path]) -> list[str]:
-        """A note for each table on how it names these recordings, if it does not name all of them as their files."""
+        """Return a note for each table on how it names these recordings, if it does not name all of them as their files."""
         counts: dict[Path, Counter[str]] = defaultdict(Counter)
         for path, lines in self.matched.items():
             for line, rule in lines if path in recordings else ():
@@ -72,7 +72,7 @@ class TranscriptTables:
 
 
 def _choose_lines(recording: Path, lines: list[tuple[MetadataLine, str, NameRank]]) -> list[tuple[MetadataLine, str]]:
-    """The lines of one table whose names fit a recording best. Raises `UserError` if they have different texts."""
+    """Return the lines of one table whose names fit a recording best. Raises `UserError` if they have different texts."""
     least = min(rank for *_, rank in lines)
     best = [(line, rule) for line, rule, rank in lines if rank == least]
     first = best[0][0]
@@ -103,7 +103,7 @@ def read_tables(folder: Path, more: Sequence[Path] = ()) -> TranscriptTables:
 
 
 def _drop_repeated(path: Path, rows: list[tuple[str, MetadataLine]]) -> tuple[list[tuple[str, MetadataLine]], list[str]]:
-    """The rows without those that repeat an earlier one, and a note on these. Raises `UserError` for one with another text."""
+    """Return the rows without those that repeat an earlier one, and a note on these. Raises `UserError` for one with another text."""
     first: dict[tuple[str, ...], MetadataLine] = {}
     kept, repeated = list[tuple[str, MetadataLine]](), list[str]()
     for name, line in rows:
@@ -124,7 +124,7 @@ def _format_repeated(path: Path, repeated: list[str]) -> str:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """The tables of a folder, and files that look like one: metadata files first, then the others by name."""
+    """Return the tables of a folder, and files that look like one: metadata files first, then the others by name."""
     paths = [path for path in sorted(folder.iterdir() if folder.is_dir() else ()) if path.is_file() and not path.name.startswith(".")]
     first = [path for name in NAMES for path in paths if path.name == name]
     return first + [path for path in paths if path not in first and (_is_table(path) or path.suffix.lower() in REPORTED)]

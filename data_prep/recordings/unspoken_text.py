@@ -99,7 +99,7 @@ class _Line(NamedTuple):
 
 
 def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool = False) -> tuple[list[StrippedText], list[str]]:
-    """(the spoken part of each text of a file, what was decided about ambiguous ones). `removed` counts what was left out.
+    """Return (the spoken part of each text of a file, what was decided about ambiguous ones). `removed` counts what was left out.
 
     `by_line`: each line of a text may be an utterance, so names of speakers are counted per line.
     """
@@ -122,12 +122,12 @@ def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool 
 
 
 def strip_markup(text: str) -> str:
-    """A text without formatting tags, with its entities decoded."""
+    """Return a text without formatting tags, with its entities decoded."""
     return _strip_markup(text, RemovedText())
 
 
 def _split_lines(text: str, removed: RemovedText) -> list[str]:
-    """The lines of a text without invisible characters and songs; at least one."""
+    """Return the lines of a text without invisible characters and songs; at least one."""
     clean, invisible = remove_invisible(text.replace(HOLE, ""))
     for kind, count in invisible.items():
         removed.add(kind, count=count)
@@ -200,7 +200,7 @@ def _strip_markup(text: str, removed: RemovedText) -> str:
 def _strip_line(
     line: _Line, named: LabelDecision, tags: TagDecision, timed: bool, removed: RemovedText, kept: Counter[str]
 ) -> StrippedText:
-    """A line without its label, tags and pictures."""
+    """Return a line without its label, tags and pictures."""
     text, speakers = line.text, list(line.voices)
     label = line.label if line.label is not None and named.is_label(line.label) else None
     if line.clock and (timed or label is not None):
@@ -219,7 +219,7 @@ def _strip_line(
 
 
 def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counter[str]) -> tuple[str, bool]:
-    """(the line with holes for its tags, whether words are missing)."""
+    """Return (the line with holes for its tags, whether words are missing)."""
     lost = False
     if "((" in text:
         lost = any(not found.strip() for found in sound_tags.UNCERTAIN.findall(text))
@@ -240,7 +240,7 @@ def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counte
 
 
 def _join_lines(lines: list[StrippedText], dashes: int) -> StrippedText:
-    """The lines of one text as one; `dashes`: how many of them began with a dash, as each speaker's words in a dialogue do."""
+    """Return the lines of one text as one; `dashes`: how many of them began with a dash, as each speaker's words in a dialogue do."""
     text = " ".join(" ".join(line.text for line in lines).split())
     if HOLE in text:
         text = re.sub(rf"^[{HOLE} ]+[:：,;]\s*", "", text)

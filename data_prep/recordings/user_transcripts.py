@@ -98,11 +98,11 @@ class UserTranscript(BaseModel):
     """Note on the parts of the file that are ignored."""
 
     def list_texts(self) -> list[str]:
-        """The texts of the utterances, or the one text."""
+        """Return the texts of the utterances, or the one text."""
         return [self.text] if self.text else [one.text for one in self.utterances]
 
     def make_units(self, length: int, language: str) -> list[TextUnit]:
-        """Text units with sample positions, for a master of `length` samples."""
+        """Return the text units with sample positions, for a master of `length` samples."""
         if self.text:
             return [TextUnit(text=self.text, start=0, stop=length)]
         space = "" if language in UNSPACED else " "
@@ -160,7 +160,8 @@ class _Folder:
     """Recording without any other transcript → its file in a tree of texts."""
 
     def find_lines(self, recording: Path) -> list[MetadataLine]:
-        """Lines of tables for a recording, in order of precedence; a table that only repeats the text of the first is left out."""
+        """Return the lines of tables for a recording, in order of precedence; a table that only repeats the text of the first is left
+        out."""
         lines = [line for tables in self.tables for line in tables.find_lines(recording)]
         return lines[:1] + [line for line in lines[1:] if line.text != lines[0].text]
 
@@ -173,12 +174,12 @@ class _Folder:
 
 
 def find_transcript(recording: Path) -> UserTranscript | None:
-    """The transcript of a recording, or None. Raises `UserError` with file and line if it is invalid."""
+    """Return the transcript of a recording, or None. Raises `UserError` with file and line if it is invalid."""
     return find_transcripts([recording]).by_recording[recording]
 
 
 def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> FoundTranscripts:
-    """The transcript of each recording, with notes. `root`: the folder that was given, up to which tables are looked up; None: each
+    """Return the transcript of each recording, with notes. `root`: the folder that was given, up to which tables are looked up; None: each
     recording's own folder. Raises `UserError` like `find_transcript`."""
     by_folder: dict[Path, list[Path]] = defaultdict(list)
     for path in recordings:
@@ -209,7 +210,7 @@ def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> Fo
 
 
 def _list_notes(folders: list[_Folder], known: dict[Path, TranscriptTables]) -> list[str]:
-    """Notes on how transcripts were read and found."""
+    """Return the notes on how transcripts were read and found."""
     without_own = {path for folder in folders for path in folder.list_without_own()}
     return [
         *(note for tables in known.values() for note in [*tables.notes, *tables.describe_rules(without_own)]),
@@ -249,7 +250,7 @@ def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known:
 
 
 def _find_named_recordings(path: Path, suffix: str, names: RecordingNames) -> list[RecordingMatch]:
-    """The recordings that a transcript is named after: `talk.srt`, `talk.mp3.srt`, `talk.en.srt`."""
+    """Return the recordings that a transcript is named after: `talk.srt`, `talk.mp3.srt`, `talk.en.srt`."""
     base = path.name[: -len(suffix)]
     found = names.find(base)
     if not found and suffix in SUBTITLES and (parts := IN_A_LANGUAGE.fullmatch(base)):
@@ -258,7 +259,7 @@ def _find_named_recordings(path: Path, suffix: str, names: RecordingNames) -> li
 
 
 def _require_one_recording(path: Path, matches: list[RecordingMatch]) -> None:
-    """Raises `UserError` for a transcript of several recordings, unless they differ in their endings only and are named as it is."""
+    """Raise `UserError` for a transcript of several recordings, unless they differ in their endings only and are named as it is."""
     first = matches[0].recording
     for match in matches[1:]:
         if match.rank.changed or not are_one_name(match.recording, first):
@@ -266,8 +267,8 @@ def _require_one_recording(path: Path, matches: list[RecordingMatch]) -> None:
 
 
 def _choose_own(recording: Path, named: list[tuple[Path, RecordingMatch]]) -> list[Path]:
-    """The transcripts named after a recording in order of precedence; those with a language in their names only if there are no others.
-    Raises `UserError` for subtitles in several languages."""
+    """Return the transcripts named after a recording in order of precedence; those with a language in their names only if there are no
+    others. Raises `UserError` for subtitles in several languages."""
     ranks = {path: match.rank for path, match in named}
     translated = [path for path in ranks if _find_language(path, recording)]
     plain = sorted(ranks.keys() - set(translated), key=lambda path: (SUFFIXES.index(_find_suffix(path)), ranks[path], path))
@@ -275,7 +276,7 @@ def _choose_own(recording: Path, named: list[tuple[Path, RecordingMatch]]) -> li
 
 
 def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTables]) -> TranscriptTables:
-    """The tables of a folder, each read once."""
+    """Return the tables of a folder, each read once."""
     if folder not in known:
         known[folder] = transcript_table_lookup.read_tables(
             folder, [] if folder != root else sorted(folder.rglob(f"*/*{transcript_list_parsers.GPT_SOVITS}"))
@@ -299,8 +300,8 @@ def _read_transcript(recording: Path, folder: _Folder, removed: RemovedText) -> 
 def _strip_whole_texts(
     read: Mapping[Path, UserTranscript | _WholeText | None], removed: RemovedText
 ) -> tuple[dict[Path, UserTranscript | None], list[str]]:
-    """(the transcripts without what nobody speaks, what was decided about ambiguous texts). None for a recording in which nobody speaks, or
-    whose text lacks words."""
+    """Return (the transcripts without what nobody speaks, what was decided about ambiguous texts). None for a recording in which nobody
+    speaks, or whose text lacks words."""
     found: dict[Path, UserTranscript | None] = {path: one if isinstance(one, UserTranscript) else None for path, one in read.items()}
     by_table: dict[Path | None, list[tuple[Path, _WholeText]]] = defaultdict(list)
     for path, one in read.items():
@@ -339,7 +340,7 @@ def _make_whole_transcript(whole: _WholeText, spoken: StrippedText, removed: Rem
 
 
 def _require_unambiguous_lines(folders: list[_Folder]) -> None:
-    """Raises `UserError` for a line that names several recordings; it is the text of only one of them."""
+    """Raise `UserError` for a line that names several recordings; it is the text of only one of them."""
     named: dict[tuple[Path, int], Path] = {}
     for folder in folders:
         for path in folder.list_without_own():
@@ -352,7 +353,7 @@ def _require_unambiguous_lines(folders: list[_Folder]) -> None:
 
 
 def _list_several(folder: _Folder) -> list[str]:
-    """A note on recordings with several transcripts."""
+    """Return a note on recordings with several transcripts."""
     holders = [
         [path.name for path in own] + [f"{line.path.name}:{line.line}" for line in folder.find_lines(path)]
         for path, own in ((path, folder.own[path]) for path in folder.recordings)
@@ -362,8 +363,8 @@ def _list_several(folder: _Folder) -> list[str]:
 
 
 def _list_unused(folders: list[_Folder], known: dict[Path, TranscriptTables], without: set[Path]) -> list[str]:
-    """A note for each folder on its transcripts without a recording. `without`: recordings without a transcript, some of which may be
-    meant."""
+    """Return a note for each folder on its transcripts without a recording. `without`: recordings without a transcript, some of which may
+    be meant."""
     alone = {folder.path: [path.name for path in folder.alone] for folder in folders}
     for place, tables in known.items():
         names = alone.setdefault(place, [])
@@ -379,14 +380,14 @@ def _format_note(folder: Path, what: str, names: list[str]) -> list[str]:
 
 
 def _find_suffix(path: Path) -> str:
-    """The transcript suffix of a file name, or an empty string."""
+    """Return the transcript suffix of a file name, or an empty string."""
     if transcript_list_parsers.is_transcript_list(path) or path.name.lower().endswith(DESCRIPTION):
         return ""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
 def _find_language(path: Path, recording: Path) -> str:
-    """The language tag in the name of subtitles, which the name of the recording does not have; empty without one."""
+    """Return the language tag in the name of subtitles, which the name of the recording does not have; empty without one."""
     suffix = _find_suffix(path)
     parts = IN_A_LANGUAGE.fullmatch(path.name[: -len(suffix)]) if suffix in SUBTITLES else None
     if parts is None or has_sound_ending(parts[0]) or RecordingNames(recording.parent, [recording]).find(parts[0]):
@@ -419,7 +420,7 @@ def _parse_file(path: Path, removed: RemovedText) -> UserTranscript | _WholeText
 
 
 def _parse_cues(path: Path, content: str) -> ParsedCues | None:
-    """The cues of a file; None for a text without times."""
+    """Return the cues of a file; None for a text without times."""
     suffix = _find_suffix(path)
     if suffix.endswith(".json"):
         return transcript_json.parse_json(content, str(path))

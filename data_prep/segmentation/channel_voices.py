@@ -49,7 +49,7 @@ class ChannelSpeech(NamedTuple):
 
 
 def select_channel(track: Track, index: int) -> Track:
-    """The track of one channel alone."""
+    """Return the track of one channel alone."""
     weights = tuple(np.eye(len(track.weights))[index].tolist())
     name = name_channel(index, len(weights))
     return track.model_copy(update={"weights": weights, "offset": track.means[index], "channel": name, "channel_note": "", "apart": ()})
@@ -100,15 +100,15 @@ def repeats_others(found: ChannelSpeech, index: int) -> bool:
 
 
 def measure_own_speech(found: ChannelSpeech, index: int) -> float:
-    """Seconds of the regions of speech of a channel in which no other channel is nearly as loud."""
+    """Return the seconds of the regions of speech of a channel in which no other channel is nearly as loud."""
     own, edges = find_own_sound(found.levels)[:, index], np.flatnonzero(np.diff(found.speech[:, index], prepend=False, append=False))
     regions = [(start, stop) for start, stop in edges.reshape(-1, 2) if own[start:stop].mean() > OWN_PART]
     return sum(int(stop - start) for start, stop in regions) * FRAME_SECONDS
 
 
 def drop_bleed(regions: Sequence[Region], found: ChannelSpeech, index: int) -> list[Region]:
-    """The regions of speech on channel `index` without those in which another person's voice is heard there, because another channel is
-    much louder."""
+    """Return the regions of speech on channel `index` without those in which another person's voice is heard there, because another channel
+    is much louder."""
     others = np.any(np.delete(find_own_sound(found.levels), index, axis=1), axis=1)
     kept = []
     for region in regions:
@@ -119,7 +119,7 @@ def drop_bleed(regions: Sequence[Region], found: ChannelSpeech, index: int) -> l
 
 
 def _measure_levels(audio: Audio) -> NDArray[np.float64]:
-    """[frames] in dB; in blocks, since samples may be a mapped file of hours."""
+    """Return the levels [frames] in dB; in blocks, since samples may be a mapped file of hours."""
     frame = round(FRAME_SECONDS * audio.rate)
     starts = range(0, len(audio.samples) - frame + 1, frame * 600)
     blocks = [audio.samples[start : start + frame * 600] for start in starts]

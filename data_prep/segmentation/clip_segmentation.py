@@ -98,7 +98,7 @@ class CutPoint(NamedTuple):
 
 
 def find_cuts(units: list[TextUnit], regions: list[Region], length: int, tolerance: float) -> list[CutPoint]:
-    """The pauses between units, in order, including the two ends of the recording.
+    """Return the pauses between units, in order, including the two ends of the recording.
 
     Each pause is assigned to the nearest unit boundary; each boundary keeps its best pause, or, where the text omits a stretch of speech,
     the pauses around that stretch. `tolerance`: maximum error of the text's times in seconds.
@@ -121,7 +121,7 @@ def find_cuts(units: list[TextUnit], regions: list[Region], length: int, toleran
 
 
 def make_outer_cuts(units: list[TextUnit], regions: list[Region], length: int) -> list[CutPoint]:
-    """Cuts that make the whole recording one clip: its two ends."""
+    """Return the cuts that make the whole recording one clip: its two ends."""
     between = list_gaps(regions, length)
     return [CutPoint(between[0], 0), CutPoint(between[-1], len(units))]
 
@@ -134,7 +134,7 @@ def choose_pieces(
     bonus: Callable[[TextUnit], float],
     voice_changes: Sequence[int] = (),
 ) -> list[Piece]:
-    """The cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order.
+    """Return the cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order.
 
     `voice_changes`: samples, ascending, over which no piece should reach.
     """
@@ -158,13 +158,13 @@ def choose_pieces(
 
 
 def score_sentence_end(unit: TextUnit) -> float:
-    """Bonus for a cut after this word: highest at the end of a sentence."""
+    """Return the bonus for a cut after this word: highest at the end of a sentence."""
     text = unit.text.rstrip(CLOSING_MARKS)
     return SENTENCE_BONUS if text.endswith(SENTENCE_ENDS) else CLAUSE_BONUS if text.endswith(CLAUSE_ENDS) else 0.0
 
 
 def score_utterance_end(_unit: TextUnit) -> float:
-    """Bonus for a cut after an utterance: the transcript's segmentation is kept unless an utterance is too short for a clip."""
+    """Return the bonus for a cut after an utterance: the transcript's segmentation is kept unless an utterance is too short for a clip."""
     return UTTERANCE_BONUS
 
 
@@ -173,7 +173,7 @@ def _measure_distance(gap: Region, boundary: tuple[int, int]) -> int:
 
 
 def _choose_pauses(pauses: list[Region], boundary: tuple[int, int]) -> list[Region]:
-    """One near and long pause; or all touching pauses, if they enclose speech without text."""
+    """Return one near and long pause; or all touching pauses, if they enclose speech without text."""
     low, high = boundary
     slack = MASTER_RATE // 10
     touching = [pause for pause in pauses if _measure_distance(pause, boundary) == 0]
@@ -209,7 +209,7 @@ def _find_broken_sentences(cuts: list[CutPoint], units: list[TextUnit], lengths:
 def _compute_cost(
     cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]
 ) -> float:
-    """Cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
+    """Return the cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
     inside, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
     if not inside:  # speech without text: a separate piece, which is reported
         return WRONG_CLIP_PENALTY * len(inner)
@@ -248,9 +248,9 @@ class _Edge(NamedTuple):
 
 
 def _choose_edge(cut: CutPoint, audio: Audio) -> _Edge:
-    """The end where the sound has faded into the pause: a model also learns the silence after it, and then generates it. Otherwise the end
-    is at the quietest 10 ms of the second half of the tail, and the start at those of the second half of the lead. Neither lies beyond the
-    middle of the pause."""
+    """Return the end where the sound has faded into the pause: a model also learns the silence after it, and then generates it. Otherwise
+    the end is at the quietest 10 ms of the second half of the tail, and the start at those of the second half of the lead. Neither lies
+    beyond the middle of the pause."""
     gap, lead = cut.gap, int(LEAD_SECONDS * MASTER_RATE)
     earliest = gap.middle if gap.start else gap.start
     latest = gap.middle if gap.stop < len(audio.samples) else gap.stop

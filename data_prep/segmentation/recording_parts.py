@@ -20,7 +20,7 @@ kHz last as long as 2 at 16 kHz."""
 
 
 def list_parts(regions: list[Region], length: int, seconds: float, utterances: list[Region]) -> list[Region]:
-    """Parts of a recording of `length` samples, in order and without gaps, each with at least one of the `regions`.
+    """Return the parts of a recording of `length` samples, in order and without gaps, each with at least one of the `regions`.
 
     A part ends at the longest pause in its range, preferably one that no utterance of a transcript covers. Clips are cut in each part by
     itself: at a pause of two seconds, which no Whisper window and no clip spans, the result is that of the whole recording.
@@ -41,8 +41,8 @@ def list_parts(regions: list[Region], length: int, seconds: float, utterances: l
 
 
 def find_next_part(known: list[Region], start: int, length: int, seconds: float, utterances: list[Region]) -> Region | None:
-    """The part from `start` of a recording of `length` samples, as `list_parts` will find it, from the regions that are `known` so far,
-    from `start` on; None as long as they do not decide it. The last part is never decided before the end."""
+    """Return the part from `start` of a recording of `length` samples, as `list_parts` will find it, from the regions that are `known` so
+    far, from `start` on; None as long as they do not decide it. The last part is never decided before the end."""
     target = round(seconds * MASTER_RATE)
     if not is_divided(length, seconds) or length - start <= target * 3 // 2 or not known or known[-1].start <= start + target * 3 // 2:
         return None
@@ -52,7 +52,7 @@ def find_next_part(known: list[Region], start: int, length: int, seconds: float,
 
 
 def _list_pauses(regions: list[Region], length: int) -> list[Region]:
-    """The pauses between regions in which a part can end."""
+    """Return the pauses between regions in which a part can end."""
     return [pause for pause in list_gaps(regions, length)[1:-1] if pause.stop - pause.start >= STEP]
 
 
@@ -70,14 +70,14 @@ def is_divided(length: int, seconds: float) -> bool:
 
 
 def select_regions(regions: list[Region], part: Region) -> list[Region]:
-    """The regions inside `part`, relative to its start."""
+    """Return the regions inside `part`, relative to its start."""
     first = bisect_left(regions, part.start, key=lambda region: region.start)
     last = bisect_left(regions, part.stop, key=lambda region: region.start)
     return [Region(region.start - part.start, region.stop - part.start) for region in regions[first:last]]
 
 
 def _choose_pause(pauses: list[Region], earliest: int, latest: int) -> Region | None:
-    """The longest pause with its middle in `earliest:latest`, the first of equally long ones."""
+    """Return the longest pause with its middle in `earliest:latest`, the first of equally long ones."""
     first = bisect_left(pauses, earliest, key=lambda pause: pause.middle)
     last = bisect_left(pauses, latest, key=lambda pause: pause.middle)
     return max(pauses[first:last], key=lambda pause: pause.stop - pause.start, default=None)

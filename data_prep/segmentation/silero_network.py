@@ -71,7 +71,7 @@ class SileroNetwork(nn.Module):
         self.output.load_state_dict({name: weights[f"decoder.decoder.2.{name}"] for name in ("weight", "bias")})
 
     def forward(self, frames: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """[n] probabilities of [n, CONTEXT + FRAME] samples, and the state of the LSTM after them."""
+        """Return the probabilities [n] of samples [n, CONTEXT + FRAME], and the state of the LSTM after them."""
         waves = functional.pad(frames.unsqueeze(1), (0, CONTEXT), mode="reflect")
         spectra = functional.conv1d(waves, self.basis, stride=HOP)
         real, imaginary = spectra[:, : SPECTRUM // 2 + 1], spectra[:, SPECTRUM // 2 + 1 :]
@@ -84,8 +84,8 @@ class SileroNetwork(nn.Module):
 
 @torch.inference_mode()
 def compute_probabilities(network: SileroNetwork, samples: Tensor, report: Callable[[int], None] = lambda _done: None) -> Tensor:
-    """[frames] speech probabilities of [n] samples at 16 kHz; the last frame is padded with zeros. `report` gets the number of samples
-    done after each block. Memory does not depend on n, apart from the result."""
+    """Return the speech probabilities [frames] of samples [n] at 16 kHz; the last frame is padded with zeros. `report` gets the number of
+    samples done after each block. Memory does not depend on n, apart from the result."""
     scan = ProbabilityScan(network)
     while scan.advance(samples, is_complete=True):
         report(min(scan.frames * FRAME, len(samples)))
@@ -121,8 +121,8 @@ class ProbabilityScan:
 
 
 def load_network(wheel: SileroModel) -> SileroNetwork | None:
-    """The network with the weights of `wheel`, silero-vad's own model; None, reported on standard error, if this module does not compute
-    what that model computes: another release may have another network."""
+    """Return the network with the weights of `wheel`, silero-vad's own model; None, reported on standard error, if this module does not
+    compute what that model computes: another release may have another network."""
     try:
         weights = {name.removeprefix(PREFIX): value for name, value in wheel.state_dict().items() if name.startswith(PREFIX)}
         network = SileroNetwork(weights).eval()
@@ -140,7 +140,7 @@ def load_network(wheel: SileroModel) -> SileroNetwork | None:
 
 
 def _cut_block(samples: Tensor, start: int) -> Tensor:
-    """[frames, CONTEXT + FRAME] of the block that begins at sample `start`."""
+    """Return the samples [frames, CONTEXT + FRAME] of the block that begins at sample `start`."""
     block = samples[max(start - CONTEXT, 0) : start + BLOCK * FRAME]
     before = CONTEXT if start == 0 else 0
     padded = functional.pad(block, (before, -(len(block) + before - CONTEXT) % FRAME))
@@ -149,7 +149,7 @@ def _cut_block(samples: Tensor, start: int) -> Tensor:
 
 @torch.inference_mode()
 def _compare_probabilities(network: SileroNetwork, wheel: SileroModel) -> float:
-    """Largest difference on a voice-like sound: harmonics of 120 Hz in syllables of a quarter of a second."""
+    """Return the largest difference on a voice-like sound: harmonics of 120 Hz in syllables of a quarter of a second."""
     seconds = torch.arange(CHECKED_FRAMES * FRAME) / 16_000
     tone = sum(torch.sin(2 * torch.pi * 120 * order * seconds) / order for order in range(1, 30))
     samples = 0.2 * tone * torch.sin(4 * torch.pi * seconds).square()

@@ -51,7 +51,7 @@ class Region(NamedTuple):
 
 
 def describe_settings() -> dict[str, str | int]:
-    """Everything that the regions depend on besides the audio: part of the cache key."""
+    """Return everything that the regions depend on besides the audio: part of the cache key."""
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
 
@@ -67,7 +67,7 @@ class SpeechDetector:
 
 @functools.cache
 def load_vad() -> SpeechDetector:
-    """The silero-vad model, one per process; the package contains its weights."""
+    """Load the silero-vad model, once per process; the package contains its weights."""
     with restore_thread_count():
         import silero_vad
 
@@ -84,8 +84,8 @@ def find_speech(
     report: Callable[[int], None] = lambda _done: None,
     scan: SpeechScan | None = None,
 ) -> list[Region]:
-    """Regions of speech in `audio` (16 kHz), for a master of `length` samples. `report` gets the number of samples of `audio` processed
-    so far; `scan` has the probabilities of what was decoded earlier. Raises ValueError at another rate."""
+    """Return the regions of speech in `audio` (16 kHz), for a master of `length` samples. `report` gets the number of samples of `audio`
+    processed so far; `scan` has the probabilities of what was decoded earlier. Raises ValueError at another rate."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"voice activity detection needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     if scan is None and detector.network is not None:
@@ -136,7 +136,7 @@ class SpeechScan:
 
 
 def _find_regions(samples: Tensor, model: FrameModel, length: int) -> list[Region]:
-    """Regions by silero-vad's rules for `samples` [n] at 16 kHz and a `model` that gives the probability of each frame."""
+    """Return the regions by silero-vad's rules for `samples` [n] at 16 kHz and a `model` that gives the probability of each frame."""
     from silero_vad import get_speech_timestamps
 
     found = get_speech_timestamps(
@@ -177,7 +177,7 @@ class _ReplayedProbabilities:
 
 
 def list_gaps(regions: list[Region], length: int) -> list[Region]:
-    """The gaps before, between and after the regions: one more than regions; the outer ones may be empty."""
+    """Return the gaps before, between and after the regions: one more than regions; the outer ones may be empty."""
     starts = [0, *(region.stop for region in regions)]
     stops = [*(region.start for region in regions), length]
     return [Region(start, stop) for start, stop in zip(starts, stops, strict=True)]
@@ -205,7 +205,7 @@ def make_windows(regions: list[Region], audio: Audio, longest: float | None = No
 
 
 def _count_first_window(pieces: list[Region], seconds: float) -> int:
-    """Number of pieces that go into one window."""
+    """Return the number of pieces that go into one window."""
     lengths = [Region(pieces[0].start, piece.stop).seconds for piece in pieces]
     pauses = [Region(one.stop, other.start).seconds for one, other in itertools.pairwise(pieces)]
     fitting = sum(length <= seconds for length in lengths)
@@ -217,13 +217,13 @@ def _count_first_window(pieces: list[Region], seconds: float) -> int:
 
 
 def find_quietest(audio: Audio, start: int, stop: int) -> int:
-    """Centre of the quietest 10 ms in `start:stop`; the centre of the range if it is shorter."""
+    """Return the centre of the quietest 10 ms in `start:stop`; the centre of the range if it is shorter."""
     powers = _measure_powers(audio, start, stop)
     return _get_centre(audio, start, int(powers.argmin())) if len(powers) else (start + stop) // 2
 
 
 def find_faded(audio: Audio, pause: Region, start: int, stop: int) -> int | None:
-    """Centre of the first 10 ms in `start:stop` that are at most 3 dB above the pause's median; None if none are."""
+    """Return the centre of the first 10 ms in `start:stop` that are at most 3 dB above the pause's median; None if none are."""
     pause_powers = _measure_powers(audio, pause.start, pause.stop)
     if not len(pause_powers):
         return None
@@ -232,14 +232,14 @@ def find_faded(audio: Audio, pause: Region, start: int, stop: int) -> int | None
 
 
 def _measure_powers(audio: Audio, start: int, stop: int) -> npt.NDArray[np.float64]:
-    """Sum of squares of each whole 10 ms in `start:stop`."""
+    """Return the sum of squares of each whole 10 ms in `start:stop`."""
     frame = audio.rate // 100
     count = (stop - start) // frame
     return np.square(audio.samples[start : start + count * frame].astype(np.float64)).reshape(count, frame).sum(axis=1)
 
 
 def _get_centre(audio: Audio, start: int, index: int) -> int:
-    """Centre of the 10 ms number `index` after `start`."""
+    """Return the centre of the 10 ms number `index` after `start`."""
     frame = audio.rate // 100
     return start + index * frame + frame // 2
 

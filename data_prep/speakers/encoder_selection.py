@@ -13,7 +13,7 @@ from overtone.finetune.storage.model_security import CONFIG, cleaned
 
 
 def open_voice_encoder(option: str, name: str) -> SpeakerEncoder:
-    """The encoder by its name: `resemblyzer`, a folder, or a name on the model hub.
+    """Open the encoder by its name: `resemblyzer`, a folder, or a name on the model hub.
 
     Raises `UserError`, in the name of the command-line `option`, for anything else.
     """
@@ -28,7 +28,7 @@ def open_voice_encoder(option: str, name: str) -> SpeakerEncoder:
 
 
 def find_installed_encoder() -> ResemblyzerEncoder | None:
-    """The encoder of the installed package; None if there is none."""
+    """Return the encoder of the installed package; None if there is none."""
     weights = resemblyzer_encoder.find_weights()
     return None if weights is None else ResemblyzerEncoder(weights)
 

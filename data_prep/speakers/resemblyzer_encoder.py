@@ -50,7 +50,7 @@ Vector = NDArray[np.float32]
 
 
 def find_weights() -> Path | None:
-    """The weights file of the installed package; None if the package is not installed."""
+    """Return the weights file of the installed package; None if the package is not installed."""
     try:
         path = Path(str(metadata.distribution(NAME).locate_file(WEIGHTS)))
     except metadata.PackageNotFoundError:
@@ -84,15 +84,15 @@ class GeneralizedEndToEndEncoder:
         return SHORTEST_SECONDS
 
     def __init__(self, weights: Path) -> None:
-        """Raises `UserError` for a file that does not contain this model's weights."""
+        """Raise `UserError` for a file that does not contain this model's weights."""
         self._layers = load_layers(weights)
 
     def embed(self, clip: Samples) -> Vector:
-        """Speaker vector [256] of length 1, of samples [n] at 16 kHz."""
+        """Return the speaker vector [256] of length 1, of samples [n] at 16 kHz."""
         return self.embed_prepared(shorten_pauses(raise_volume(clip)))
 
     def embed_prepared(self, speech: Samples) -> Vector:
-        """Speaker vector [256] of samples [n] at 16 kHz, whose volume and pauses stay as they are."""
+        """Return the speaker vector [256] of samples [n] at 16 kHz, whose volume and pauses stay as they are."""
         import torch
 
         windows = torch.from_numpy(cut_windows(speech))
@@ -105,7 +105,7 @@ class GeneralizedEndToEndEncoder:
 
 
 def load_layers(weights: Path) -> nn.ModuleDict:
-    """The LSTM and the linear layer with the weights of a file. Raises `UserError` for other weights."""
+    """Load the LSTM and the linear layer with the weights of a file. Raises `UserError` for other weights."""
     import torch
     from torch import nn
 
@@ -121,7 +121,8 @@ def load_layers(weights: Path) -> nn.ModuleDict:
 
 
 def cut_windows(speech: Samples) -> NDArray[np.float32]:
-    """Mel spectrograms [windows, 160, 40] of overlapping windows of samples [n] at 16 kHz, padded with zeros to the end of the last one."""
+    """Return the mel spectrograms [windows, 160, 40] of overlapping windows of samples [n] at 16 kHz, padded with zeros to the end of the
+    last one."""
     frames = -(-(len(speech) + 1) // HOP)
     starts = list(range(0, max(1, frames - WINDOW + WINDOW_STEP + 1), WINDOW_STEP))
     if len(starts) > 1 and (len(speech) / HOP - starts[-1]) / WINDOW < LEAST_COVERAGE:
@@ -132,13 +133,13 @@ def cut_windows(speech: Samples) -> NDArray[np.float32]:
 
 
 def raise_volume(speech: Samples) -> Samples:
-    """Samples [n] with an RMS of at least -30 dBFS; digital silence stays silent."""
+    """Return the samples [n] with an RMS of at least -30 dBFS; digital silence stays silent."""
     rms = float(np.sqrt(np.mean(np.square(speech, dtype=np.float64))))
     return speech * np.float32(LEAST_RMS / rms) if 0 < rms < LEAST_RMS else speech
 
 
 def shorten_pauses(speech: Samples) -> Samples:
-    """Samples at 16 kHz in which no silence is longer than 0.2 s."""
+    """Return the samples at 16 kHz in which no silence is longer than 0.2 s."""
     silent = find_silent_frames(speech, SPEECH_RATE)
     run, keep = 0, np.ones(len(silent), bool)
     for at, quiet in enumerate(silent):

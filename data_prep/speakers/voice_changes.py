@@ -25,7 +25,7 @@ class ClipVoice(NamedTuple):
 
 
 def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region], most_voices: int = MOST_VOICES) -> list[int]:
-    """Samples at `MASTER_RATE`, ascending: the middle of the longest pause between two regions of different voices.
+    """Return the samples at `MASTER_RATE`, ascending: the middle of the longest pause between two regions of different voices.
 
     A region may end with another voice than it begins with. Regions too short for a window are skipped.
     """
@@ -44,8 +44,8 @@ def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region], most_vo
 
 
 def label_windows(recordings: Mapping[str, VoiceWindows], count: VoiceCount | None = None) -> dict[str, NDArray[np.int64]]:
-    """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest. `count`: the
-    number of voices, if it is known."""
+    """Return name of a recording → voice [n] of each of its windows; voices are numbered over all recordings, 0 speaks longest. `count`:
+    the number of voices, if it is known."""
     filled = {name: windows for name, windows in recordings.items() if len(windows.spans)}
     if filled:
         vectors = np.concatenate([windows.vectors for windows in filled.values()])
@@ -61,14 +61,14 @@ def label_windows(recordings: Mapping[str, VoiceWindows], count: VoiceCount | No
 
 
 def measure_new_speech(windows: VoiceWindows) -> NDArray[np.float64]:
-    """[n] seconds of each window that are in no earlier window."""
+    """Return the seconds [n] of each window that are in no earlier window."""
     starts, stops = windows.spans.T
     known = np.concatenate([starts[:1], stops[:-1]])
     return (stops - np.maximum(starts, known)) / MASTER_RATE
 
 
 def assess_clip(windows: VoiceWindows, labels: NDArray[np.int64], start: int, stop: int) -> ClipVoice | None:
-    """The voices of samples `start:stop`; without a window inside, that of the nearest one; None if the recording has no window."""
+    """Return the voices of samples `start:stop`; without a window inside, that of the nearest one; None if the recording has no window."""
     if not len(labels):
         return None
     inside = labels[windows.find_inside(start, stop)]

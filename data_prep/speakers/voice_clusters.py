@@ -54,7 +54,7 @@ class _Split(NamedTuple):
 def find_voices(
     vectors: Vectors, lengths: NDArray[np.floating], new_speech: NDArray[np.floating] | None = None, count: VoiceCount | None = None
 ) -> NDArray[np.int64]:
-    """[n] number of the voice of each window; voice 0 speaks longest.
+    """Return the number [n] of the voice of each window; voice 0 speaks longest.
 
     `vectors`: [n, H], of length 1; `lengths`: [n] seconds of each window; `new_speech`: [n] of them in no earlier window (None: all).
     `count`: the number of voices, if it is known; fewer than its least are found only if the windows do not suffice.
@@ -71,7 +71,7 @@ def find_voices(
 
 
 def smooth_labels(labels: NDArray[np.int64], together: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The labels, where a window that differs from both neighbours in the same speech takes their label.
+    """Return the labels, where a window that differs from both neighbours in the same speech takes their label.
 
     `together`: [n - 1], whether a window and the next one are in the same stretch of speech.
     """
@@ -83,7 +83,7 @@ def smooth_labels(labels: NDArray[np.int64], together: NDArray[np.bool_]) -> NDA
 
 
 def _divide(vectors: NDArray[np.float64], count: VoiceCount) -> list[NDArray[np.float64]]:
-    """The windows of each voice. The group whose halves differ most is divided first."""
+    """Return the windows of each voice. The group whose halves differ most is divided first."""
     groups = [(vectors, _split(vectors))]
     while len(groups) < count.most:
         known = [(at, split) for at, (_, split) in enumerate(groups) if split is not None]
@@ -120,7 +120,7 @@ def _are_two_voices(separation: float, similarity: float) -> bool:
 
 
 def _split(vectors: NDArray[np.float64]) -> _Split | None:
-    """The best division of the windows in two halves, preferably of two voices; None if there are too few windows.
+    """Return the best division of the windows in two halves, preferably of two voices; None if there are too few windows.
 
     2-means of directions from two starts: the sides of the main axis, and the window that is furthest from all others, which finds a voice
     that has few windows.
@@ -153,7 +153,7 @@ def _settle(vectors: NDArray[np.float64], halves: NDArray[np.bool_]) -> NDArray[
 
 
 def measure_separation(one: NDArray[np.floating], other: NDArray[np.floating]) -> tuple[float, float]:
-    """(Ashman's D, similarity as for `MOST_SIMILAR`) of two groups of windows [n, H]."""
+    """Return (Ashman's D, similarity as for `MOST_SIMILAR`) of two groups of windows [n, H]."""
     first, second = one.mean(axis=0), other.mean(axis=0)
     axis = _mean_direction(one) - _mean_direction(other)
     along, across = one @ axis, other @ axis

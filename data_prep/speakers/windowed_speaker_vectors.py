@@ -43,23 +43,24 @@ class VoiceWindows:
     """[n, H], of length 1."""
 
     def find_inside(self, start: int, stop: int) -> slice:
-        """The windows whose middle is in `start:stop`."""
+        """Return the windows whose middle is in `start:stop`."""
         middles = self.spans.sum(axis=1) // 2
         return slice(int(np.searchsorted(middles, start)), int(np.searchsorted(middles, stop)))
 
     def average(self, start: int, stop: int) -> NDArray[np.float32] | None:
-        """[H] mean vector of the windows whose middle is in `start:stop`, each weighted by its length; None without a window there."""
+        """Return the mean vector [H] of the windows whose middle is in `start:stop`, each weighted by its length; None without a window
+        there."""
         inside = self.find_inside(start, stop)
         lengths = (self.spans[inside, 1] - self.spans[inside, 0]).astype(np.float32)
         return lengths @ self.vectors[inside] / lengths.sum() if len(lengths) else None
 
     def move(self, offset: int) -> VoiceWindows:
-        """The windows of a part that starts at `offset`, as windows of the recording."""
+        """Return the windows of a part that starts at `offset`, as windows of the recording."""
         return VoiceWindows(self.spans + offset, self.vectors)
 
 
 def join_windows(parts: Sequence[VoiceWindows]) -> VoiceWindows:
-    """The windows of all parts of a recording, in order."""
+    """Return the windows of all parts of a recording, in order."""
     found = [part for part in parts if len(part.spans)]
     if not found:
         return VoiceWindows()
@@ -67,7 +68,7 @@ def join_windows(parts: Sequence[VoiceWindows]) -> VoiceWindows:
 
 
 def embed_windows(encoder: LoadedSpeakerEncoder, master: Audio, speech_audio: Audio, regions: Sequence[Region]) -> StoredVoiceWindows:
-    """The vectors of all windows in the speech of a recording. `speech_audio`: the same at 16 kHz.
+    """Return the vectors of all windows in the speech of a recording. `speech_audio`: the same at 16 kHz.
 
     Raises `UserError` if a vector is NaN or Inf.
     """
@@ -84,18 +85,18 @@ def embed_windows(encoder: LoadedSpeakerEncoder, master: Audio, speech_audio: Au
 
 
 def describe_windows() -> dict[str, float]:
-    """Everything that the vectors depend on besides the speech and the encoder: part of the cache key."""
+    """Return everything that the vectors depend on besides the speech and the encoder: part of the cache key."""
     return {"form": 1, "seconds": WINDOW_SECONDS, "hop": HOP_SECONDS}
 
 
 def read_windows(stored: StoredVoiceWindows) -> VoiceWindows:
-    """The windows of a stored result."""
+    """Return the windows of a stored result."""
     vectors = np.frombuffer(stored.vectors, "<f2").astype(np.float32).reshape(-1, stored.dimensions)
     return VoiceWindows(np.array(stored.spans, np.int64).reshape(-1, 2), vectors)
 
 
 def list_windows(region: Region) -> list[tuple[int, int]]:
-    """Windows of 1.6 s every 0.75 s, the last one at the end of the region; the whole region if it is shorter."""
+    """Return the windows of 1.6 s every 0.75 s, the last one at the end of the region; the whole region if it is shorter."""
     length, hop = round(WINDOW_SECONDS * MASTER_RATE), round(HOP_SECONDS * MASTER_RATE)
     if region.stop - region.start <= length:
         return [(region.start, region.stop)]

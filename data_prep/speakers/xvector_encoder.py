@@ -67,7 +67,7 @@ class LoadedXVectorEncoder:
 
 
 def open_xvector_encoder(option: str, name: str) -> XVectorEncoder:
-    """The encoder in a folder, or of a hub name. Raises `UserError`, in the name of the command-line `option`, for other models."""
+    """Open the encoder in a folder, or of a hub name. Raises `UserError`, in the name of the command-line `option`, for other models."""
     folder = resolve_model(option, name, SPEAKER_MODEL_FILES)
     try:
         load_speaker_model(folder)

@@ -60,7 +60,7 @@ def load_description(option: str = WHISPER_OPTION) -> DemoWhisperDescription:
 
 
 def digest_archive(option: str = WHISPER_OPTION) -> str:
-    """SHA-256 of the archive. Raises `UserError` if it is not installed."""
+    """Return the SHA-256 of the archive. Raises `UserError` if it is not installed."""
     try:
         return files.digest(demo_models.archive_of(NAME))
     except UserError as error:
@@ -68,13 +68,13 @@ def digest_archive(option: str = WHISPER_OPTION) -> str:
 
 
 def describe_settings(option: str = WHISPER_OPTION) -> WhisperSettings:
-    """Settings of a run with this model, besides its weights."""
+    """Return the settings of a run with this model, besides its weights."""
     model = load_description(option)
     return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
 
 
 def fetch_checkpoint(option: str = WHISPER_OPTION) -> Path:
-    """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
+    """Return the path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
     path = demo_models.cache() / f"{NAME}-{digest_archive(option)[:16]}.pt"
     if not path.is_file():
         files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive(option)) / WEIGHTS, load_description(option).dims))
@@ -82,7 +82,7 @@ def fetch_checkpoint(option: str = WHISPER_OPTION) -> Path:
 
 
 def convert_to_checkpoint(weights: Path, dims: dict[str, int]) -> bytes:
-    """Bytes of an openai-whisper checkpoint (`torch.save` format) from a safetensors file."""
+    """Return the bytes of an openai-whisper checkpoint (`torch.save` format) from a safetensors file."""
     import torch
     from safetensors.torch import load_file
 

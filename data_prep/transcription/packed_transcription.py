@@ -58,7 +58,7 @@ are of the demo Whisper (`demo_whisper.DemoWhisperDescription`)."""
 
 
 def describe_settings() -> WhisperSettings:
-    """Parameters of packs, batches and token limits: part of the cache key."""
+    """Return the parameters of packs, batches and token limits: part of the cache key."""
     return {"batch": BATCH, "pack": (PACK_SECONDS, PAUSE_KEPT_SECONDS), "tokens": (TOKENS_PER_SECOND, TOKENS_AT_LEAST)}
 
 
@@ -76,12 +76,12 @@ def pack_windows(windows: list[Region], longest: float | None = None) -> list[Pa
 
 
 def sum_seconds(pack: Pack) -> float:
-    """Duration of a pack."""
+    """Return the duration of a pack."""
     return sum(stretch.seconds for stretch in pack)
 
 
 def compute_token_limit(seconds: float, most: int) -> int:
-    """Maximum number of tokens of a pack, which stops a looping model. `most`: limit of the engine."""
+    """Return the maximum number of tokens of a pack, which stops a looping model. `most`: limit of the engine."""
     return min(most, TOKENS_AT_LEAST + int(TOKENS_PER_SECOND * seconds))
 
 
@@ -91,7 +91,7 @@ def is_silence(no_speech_prob: float, avg_logprob: float) -> bool:
 
 
 def join_samples(audio: Audio, pack: Pack) -> Samples:
-    """[n] samples of a pack at 16 kHz. Raises ValueError if `audio` has another rate."""
+    """Return the samples [n] of a pack at 16 kHz. Raises ValueError if `audio` has another rate."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     ends = [[convert_position(position, MASTER_RATE, SPEECH_RATE) for position in stretch] for stretch in pack]
@@ -99,7 +99,7 @@ def join_samples(audio: Audio, pack: Pack) -> Samples:
 
 
 def locate_word(pack: Pack, start: float, end: float) -> Region:
-    """Position in the recording of a word at `start` to `end` seconds of the pack: in the region that contains its middle."""
+    """Return the position in the recording of a word at `start` to `end` seconds of the pack: in the region that contains its middle."""
     first, last = round(float(start) * MASTER_RATE), round(float(end) * MASTER_RATE)
     offset = 0
     for stretch in pack:
@@ -116,8 +116,8 @@ def transcribe_windows(
     longest: float | None = None,
     report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
-    """The words of all windows in order. `transcribe`: handles one batch of packs. `longest`: maximum seconds of a pack, for models that
-    cannot handle longer ones. `report`: gets the seconds of the packs that are finished, after each batch.
+    """Return the words of all windows in order. `transcribe`: handles one batch of packs. `longest`: maximum seconds of a pack, for models
+    that cannot handle longer ones. `report`: gets the seconds of the packs that are finished, after each batch.
 
     A pack that fails gives a unit without text and with the error for each of its regions; the other packs are unaffected.
     """

@@ -69,7 +69,7 @@ def is_transformers_whisper(name: str) -> bool:
 
 
 def find_weights(name: str, option: str = WHISPER_OPTION) -> list[Path]:
-    """The files of the weights of a model, the largest first; those of a model on the hub are downloaded. Raises `UserError`."""
+    """Return the files of the weights of a model, the largest first; those of a model on the hub are downloaded. Raises `UserError`."""
     folder = resolve_model(option, name, PATTERNS)
     require_safetensors(folder, option)
     found = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
@@ -79,7 +79,7 @@ def find_weights(name: str, option: str = WHISPER_OPTION) -> list[Path]:
 
 
 def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
-    """SHA-256 of the files of the weights, joined by commas."""
+    """Return the SHA-256 of the files of the weights, joined by commas."""
     return ",".join(files.digest(path) for path in find_weights(name, option))
 
 
@@ -122,7 +122,7 @@ def read_checkpoint(name: str, option: str = WHISPER_OPTION) -> WhisperCheckpoin
 
 
 def translate_name(name: str) -> str:
-    """The name of a tensor in openai-whisper."""
+    """Return the name of a tensor in openai-whisper."""
     for pattern, replacement in NAMES:
         name = re.sub(pattern, replacement, name)
     return name

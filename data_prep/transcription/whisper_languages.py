@@ -9,7 +9,7 @@ WHISPER_OPTION = "--whisper"
 
 
 def find_whisper_code(language: str | None, multilingual: bool) -> str | None:
-    """Whisper's code of a language given by its full name; None: detect it. Raises `UserError` for an unsupported language."""
+    """Return Whisper's code of a language given by its full name; None: detect it. Raises `UserError` for an unsupported language."""
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     if not multilingual:

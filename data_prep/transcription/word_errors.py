@@ -18,9 +18,10 @@ EDGE_TOLERANCE = MASTER_RATE * 2 // 5
 
 
 def measure_clip_errors(text: str, start: int, stop: int, transcribed: Sequence[TextUnit], language: str) -> float | None:
-    """Word error rate against the words of `transcribed` whose middle is in the samples `start:stop`, after Whisper's normalisation; None
-    if the text is then empty, or Whisper failed there. Above 1 if more words are transcribed than written. With `language` AUTO, the one
-    that Whisper detected there counts. Words are equal if only the spaces between them differ ("X-ray", "xray")."""
+    """Return the word error rate against the words of `transcribed` whose middle is in the samples `start:stop`, after Whisper's
+    normalisation; None if the text is then empty, or Whisper failed there. Above 1 if more words are transcribed than written. With
+    `language` AUTO, the one that Whisper detected there counts. Words are equal if only the spaces between them differ ("X-ray",
+    "xray")."""
     near = [unit for unit in transcribed if start - EDGE_TOLERANCE <= (unit.start + unit.stop) // 2 < stop + EDGE_TOLERANCE]
     detected = Counter(unit.heard.language for unit in near if unit.heard).most_common(1)
     if language == AUTO and detected:
@@ -35,7 +36,7 @@ def measure_clip_errors(text: str, start: int, stop: int, transcribed: Sequence[
 
 
 def _compute_rate(expected: list[str], found: list[str]) -> float:
-    """Errors for each expected word. A stretch of differing words with the same letters has no error."""
+    """Return the errors for each expected word. A stretch of differing words with the same letters has no error."""
     import jiwer
 
     errors = 0
