@@ -42,7 +42,7 @@ def find_split(name: str, entries: list[DataFiles]) -> str:
 
 
 def guess_split(name: str) -> str:
-    """`data/validation-00000.parquet` → `validation`; `train` for a name without a split."""
+    """Return the split in the name of a file: `data/validation-00000.parquet` → `validation`; `train` for a name without a split."""
     if training := NAMED_TRAINING.search(name):
         return training[1]
     found = OTHER_SPLITS.search(name)

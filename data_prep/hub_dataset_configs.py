@@ -72,7 +72,7 @@ def match_pattern(pattern: str, path: str) -> bool:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """`{a,b}-{c,d}` → `a-c`, `b-c`, `a-d`, `b-d`; braces without a comma stand for themselves."""
+    """Return the alternatives of a pattern: `{a,b}-{c,d}` → `a-c`, `b-c`, `a-d`, `b-d`; braces without a comma stand for themselves."""
     found: list[str] = []
     waiting = [pattern]
     while waiting:

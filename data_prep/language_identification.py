@@ -15,7 +15,7 @@ from overtone.finetune.errors import UserError
 LEAST_LETTERS = 20
 """Minimum letters of a text whose language is identified: short ones such as "ok" could be of any."""
 MOST_CHARACTERS = 2000
-"""Characters of a text that are looked at."""
+"""Characters of a text that are examined."""
 
 
 CLOSE = [

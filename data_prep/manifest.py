@@ -87,7 +87,7 @@ class Quality(BaseModel):
     background_db: float | None = None
     """Level of the quietest moments in and around the clip."""
     edge_energy_db: tuple[float, float]
-    """First and last 30 ms; low if the cut is in silence."""
+    """Level of the first and of the last 30 ms; low if the cut is in silence."""
     longest_pause: float | None = None
     """Longest gap in seconds between two speech regions inside the clip."""
     loudness_lufs: float | None = None
@@ -103,7 +103,7 @@ class Quality(BaseModel):
     overlap_share: float | None = None
     """Share of the clip's loud frames in which a second voice speaks at the same time (`data_prep/clips/overlapped_speech.py`)."""
     is_speaker: bool | None = None
-    """False: most of the clip is another person, in a recording that holds the speaker too."""
+    """False if another person speaks most of the clip, in a recording that also holds the speaker."""
     mos_speech: float | None = None
     """Predicted rating, from 1 to 5, of the speech: DNSMOS P.835 SIG. All ratings are of the clip after the gain."""
     mos_background: float | None = None

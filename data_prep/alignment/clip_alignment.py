@@ -21,8 +21,8 @@ def open_aligner(option: str, name: str) -> Aligner:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text between spaces. A text in a script without spaces is one word: its score is complete, its times are
-    not."""
+    """Return the words of a text between spaces. A text in a script without spaces is one word: it is scored as a whole, and its parts get
+    no times."""
     return text.split()
 
 

@@ -28,7 +28,7 @@ class TokenPath(NamedTuple):
     """The best path through the tokens."""
 
     log_prob: float
-    """Sum over all frames."""
+    """Sum of the log-probabilities of all frames."""
     spans: tuple[TokenSpan, ...]
 
 
@@ -77,7 +77,7 @@ def score_free_path(emissions: Emissions) -> float:
 
 
 def _trace_spans(steps: NDArray[np.uint8], state: int, skipped: Mapping[int, int]) -> tuple[TokenSpan, ...]:
-    """`skipped`: state behind a passage that may be left out → state before it."""
+    """Return the tokens on the path that ends in `state`. `skipped`: state behind a passage that may be left out → state before it."""
     spans: list[TokenSpan] = []
     for frame in range(len(steps) - 1, -1, -1):
         if state % 2:

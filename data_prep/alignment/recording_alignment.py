@@ -30,7 +30,7 @@ from overtone.finetune.storage import files
 HINT_ERROR = 8 * MASTER_RATE
 """Largest error of the times of a transcript, in samples."""
 WORDS_PER_SECOND, SPARE_WORDS = 5, 40
-"""Words of a plain text that may be spoken in a window: twice the usual rate, and as many again that the speaker may have left out."""
+"""Words of a plain text that may be spoken in a window: twice the usual rate, and the words that the speaker may have left out."""
 LEAST_LOCATED = 0.8
 """Share of the words of an utterance that must be located for its times to change."""
 LEAST_SHIFT = 0.25
@@ -39,9 +39,9 @@ subtitles."""
 
 
 LONGEST_COMPARED = 60.0
-"""Seconds of sound in which a sentence is compared with its absence; longer ones take memory without bound."""
+"""Maximum seconds of sound in which the text is compared with and without a sentence: the memory grows with the duration."""
 MARGIN = MASTER_RATE // 10
-"""Samples around the words in which their score is measured, as clips have."""
+"""Samples before and after the words that belong to the measured sound, as in clips."""
 CLOSING = "\"'”’»)] "
 """Characters that may follow the end of a sentence."""
 SHOWN, SHOWN_CHARACTERS = 3, 60
@@ -84,8 +84,8 @@ class _Utterance(NamedTuple):
 def locate_utterances(
     aligner: LoadedAligner, audio: Audio, windows: Sequence[Region], utterances: Sequence[TextUnit], longest: float, times: Times
 ) -> LocatedText:
-    """Return the units with the times of the sound. `audio` at 16 kHz; `longest`: seconds of an utterance above which it is divided into
-    words. If the `times` of the utterances are right, only longer ones get others.
+    """Return the units with the times of the sound. `audio` at 16 kHz; `longest`: duration in seconds above which an utterance is divided
+    into words. If the `times` of the utterances are right, only such long utterances get new times.
 
     An utterance that is hardly found keeps its times, moved by the usual error of its neighbours. Sentences that are not spoken are left
     out, unless the times are right.
@@ -109,7 +109,7 @@ def locate_utterances(
     units, ends = list[TextUnit](), list[int]()
     for one in spoken:
         new = _set_times(one, texts, found, longest, usual)
-        if units and new[0].start < units[-1].start:  # out of order: the old times are in order
+        if units and new[0].start < units[-1].start:  # the new times are out of order, and the old ones are not
             start, stop = max(one.unit.start, units[-1].start), max(one.unit.stop, units[-1].start + 1)
             new = [one.unit.model_copy(update={"start": start, "stop": stop})]
         units += new
@@ -142,7 +142,8 @@ def _is_divided(one: _Utterance, found: Mapping[int, Region], longest: float) ->
 
 
 def _set_times(one: _Utterance, texts: Sequence[str], found: Mapping[int, Region], longest: float, usual: int) -> list[TextUnit]:
-    """Return the utterance with other times; a long one as its words. `usual`: error of the times of most utterances, in samples."""
+    """Return the utterance with its new times; a long one is divided into its words. `usual`: error of the times of most utterances, in
+    samples."""
     if _is_divided(one, found, longest):
         return [
             TextUnit(text="".join(f" {texts[at]}" for at in words), start=found[place].start, stop=found[place].stop)
@@ -156,8 +157,8 @@ def _set_times(one: _Utterance, texts: Sequence[str], found: Mapping[int, Region
 def divide_at_changes(
     aligner: LoadedAligner, audio: Audio, units: Sequence[TextUnit], ends: Sequence[int], changes: Sequence[int]
 ) -> DividedText:
-    """Return the text with each utterance over a change of the voice as its words, so that it can be cut there. `audio` at 16 kHz; `ends`:
-    `stop` of the units that end an utterance; `changes`: samples at `MASTER_RATE`, ascending.
+    """Return the text, in which each utterance that spans a change of the voice is divided into its words, so that it can be cut there.
+    `audio` at 16 kHz; `ends`: `stop` of the units that end an utterance; `changes`: samples at `MASTER_RATE`, ascending.
 
     An utterance stays whole if it does not fit its sound, or if that is unknown.
     """
@@ -202,7 +203,8 @@ def _list_passages(words: Sequence[Sequence[str]], times: Times) -> list[range]:
 def _find_unspoken(
     aligner: LoadedAligner, audio: Audio, texts: Sequence[str], sentences: Sequence[range], found: Mapping[int, Region]
 ) -> list[range]:
-    """Return the sentences without which the sound of their neighbours fits its text, and better than with them.
+    """Return the sentences that nobody speaks: without them, the sound of their neighbours fits its text, and fits it better than with
+    them.
 
     A sentence is compared only if hardly any of its words are found, or if it does not fit its place.
     """
@@ -280,8 +282,8 @@ def _locate_words(
 
 
 def _attach_missing(positions: Sequence[int], located: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Return (located word, words) of each unit: a word that is not located goes with the located one before it. If it was spoken, the text
-    would lack it otherwise; if not, the alignment of the clip shows that."""
+    """Return (located word, words) of each unit: a word that is not located goes with the located one before it. Otherwise the text would
+    lack a word that was spoken; a word that was not spoken lowers the alignment score of the clip."""
     starts = [positions[0], *located[1:]]
     stops = [*located[1:], positions[-1] + 1]
     return [(place, [at for at in positions if start <= at < stop]) for place, start, stop in zip(located, starts, stops, strict=True)]
@@ -311,7 +313,7 @@ def _describe_changes(utterances: Sequence[TextUnit], usual: int, moved: int, di
 
 
 def describe_unspoken(texts: Sequence[str]) -> str:
-    """Return what to say about sentences that nobody speaks; "" if there are none."""
+    """Return a note on sentences that nobody speaks; "" if there are none."""
     if not texts:
         return ""
     shown = ", ".join(f'"{text[:SHOWN_CHARACTERS]}"' for text in texts[:SHOWN])

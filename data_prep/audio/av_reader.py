@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp3,mp4,mpeg,mpegts,ogg,tta,w64,wav,wv"
-"""Containers that FFmpeg may detect; no playlists, which would make it open other files or URLs, and no pictures."""
+"""Containers that FFmpeg may detect. Pictures are not among them, nor playlists, which would make it open other files or URLs."""
 WITHOUT_HEADER = ("aac", "loas")
 """FFmpeg's names for raw AAC."""
 BROADCAST = ("mpegts", "mpeg")
@@ -31,7 +31,7 @@ BROADCAST = ("mpegts", "mpeg")
 TIMED = (*BROADCAST, "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv", "ogg", "asf")
 """Containers whose packets have times of their own. FFmpeg counts those of the others, such as AVI's chunks and raw AAC."""
 COARSE = ("asf",)
-"""Containers whose times are those of sending a packet, to some tens of milliseconds."""
+"""Containers whose times say when a packet is sent, exact to some tens of milliseconds."""
 COARSE_UNIT = Fraction(1, 20)
 ESTIMATED = (*WITHOUT_HEADER, *BROADCAST, "mp3", "ac3", "amr", "avi")
 """Containers whose duration FFmpeg estimates, from the bit rate or the last time; AVI also counts empty packets, which it skips."""
@@ -68,7 +68,7 @@ def open_with_av(part: FilePart, first: str) -> Stream:
 
 
 def _make_clock(part: FilePart, container: InputContainer, track: AudioStream, rate: int) -> PacketClock | None:
-    """None: the packets have no times of their own."""
+    """Return the clock of a container; None if its packets have no times of their own."""
     if container.format.name not in TIMED:
         return None
     unit = COARSE_UNIT if container.format.name in COARSE else Fraction(track.time_base or 1)
@@ -82,7 +82,8 @@ def _is_ogg_flac(container: InputContainer, track: AudioStream) -> bool:
 
 
 def _find_picture_start(container: InputContainer, track: AudioStream) -> Fraction | None:
-    """Return the seconds at which the first of the other streams starts: films and further sound, no covers and no subtitles."""
+    """Return the seconds at which the first of the other streams starts. These are films and further sound; covers and subtitles do not
+    count."""
     from av.stream import Disposition
 
     return min(
@@ -152,11 +153,11 @@ def _read_declared_seconds(container: InputContainer, track: AudioStream, first:
     start = float(max(Fraction(0), _find_time(first) or Fraction(0)))
     if track.duration is not None and track.time_base is not None:
         declared = float(track.duration * track.time_base)
-        if container.format.name == "ogg":  # the time of its end, and a recorded broadcast starts late
+        if container.format.name == "ogg":  # it declares the time of its end, and a recorded broadcast starts late
             return declared - start
         if container.format.name != "asf":
             return declared
-        return declared - start if alone else None  # the time at which its longest stream ends
+        return declared - start if alone else None  # it declares the time at which its longest stream ends
     return container.duration / 1e6 - start if container.duration and alone else None  # Matroska declares the same
 
 
@@ -215,7 +216,7 @@ class _FrameFitting:
         yield from self._emit(self._resampler.resample(frame))
 
     def finish(self) -> Iterator[Samples]:
-        """Yield what the resampler holds back, before anything that is not its continuation."""
+        """Yield what the resampler holds back. Call it before frames that do not continue the last one."""
         yield from self._emit(self._resampler.resample(None))
         self._resampler = self._make_resampler()
 

@@ -27,13 +27,13 @@ MARGIN_DB = 1.5
 """Maximum clearness, in dB, that the mean may lose against the best channel. Independent noise of equal power makes the mean 3 dB clearer;
 with 6.6 dB more noise in one channel the mean reaches this margin."""
 DEAD = 1e-4
-"""Power relative to the loudest channel: -40 dB."""
+"""Power, relative to that of the loudest channel, below which a channel is dead: -40 dB."""
 CANCELLED = 0.25
 """Power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0."""
 LEAST_LEAD_DB = 10.0
 """Minimum lead in clearness, in dB, with which a dead channel is used instead of a loud one: speech at -40 dB beside a hum."""
 LEAST_FRAMES = 10
-"""Fewer frames do not show what is a pause."""
+"""Minimum number of frames: fewer do not show which of them are pauses."""
 ACTIVE_DB, ACTIVE_BELOW_DB, OWN_DB = 9.0, 20.0, 8.0
 """A channel is active in frames at least `ACTIVE_DB` above its pauses and at most `ACTIVE_BELOW_DB` below its mean power. A sound is its
 own if it is `OWN_DB` louder there than in every other channel, each relative to its mean power. Crosstalk is weaker than that, two
@@ -52,7 +52,7 @@ class ChannelChoice(NamedTuple):
     note: str = ""
     """The reason, with numbers, why only one channel is used; empty if the user chose it, or nothing is lost."""
     apart: tuple[int, ...] = ()
-    """Channels that have a sound of their own, if several or one have: perhaps several people. Only speech detection can decide that."""
+    """Channels that have a sound of their own. Several of them may be several people, which only speech detection can decide."""
 
 
 class ChannelLevels:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from overtone.data_prep.audio.file_view import FilePart, FileView
 
 CHAIN = 4
-"""Consecutive headers that make a stream; a single one is found in any bytes."""
+"""Number of consecutive headers that identify a stream; a single one occurs in any bytes by chance."""
 UNCOUNTED = 2
 """Error, in frames, of the counts that encoders write."""
 CHUNK, BLOCK = 1 << 20, 1 << 16
@@ -36,7 +36,7 @@ KILOBITS = {
 }
 """Bit rates by version (2 is also MPEG 2.5) and layer."""
 RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
-"""Sample rates in Sample rates in Hz, by the two bits of the version."""
+"""Sample rates in Hz, by the two bits of the version."""
 ALIVE_FRAMES = 20_000
 
 
@@ -135,7 +135,7 @@ def _make_header(piece: Mp3Part) -> bytes:
 
 
 def _measure_frame(head: bytes) -> tuple[FrameFormat, int]:
-    """Return the format and bytes of a frame; 0 bytes: this is not the header of one."""
+    """Return the format and the bytes of a frame; 0 bytes if this is not the header of a frame."""
     version, layer, kilobits, rate = head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3), head[2] >> 4, head[2] >> 2 & 3
     if head[0] != 0xFF or head[1] >> 5 != 7 or version == 1 or layer == 4 or kilobits in (0, 15) or rate == 3 or head[3] & 3 == 2:
         return NO_FRAME

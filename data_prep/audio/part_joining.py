@@ -49,7 +49,7 @@ def join_parts(parts: list[FilePart], open_part: OpenPart) -> Stream:
 def _read_parts(
     parts: list[FilePart], open_part: OpenPart, rate: int, channels: int, missing: list[str], notes: list[str]
 ) -> Iterator[Samples]:
-    """Yield the blocks of all parts; Appends to `missing` and `notes`. Damage ends only the part that it is in."""
+    """Yield the blocks of all parts, and append to `missing` and `notes`. Damage ends only the part that it is in."""
     begins: list[float] = []
     others: list[str] = []
     done = 0

@@ -90,10 +90,10 @@ def ignore_report(_seconds: float) -> None:
 
 
 class AudioDecoder:
-    """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
+    """Owns one child process, started on first use and restarted after it died. Each worker has one. Use it as a context manager.
 
-    `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`.
-    Both methods raise `AudioError` with the reasons of `waveform.probe_recording`, and `decoder_crashed` (also at the memory limit) and
+    `folder` receives the temporary samples: 160 kB per second of the current recording, freed with the last reference to its `Audio`. Its
+    methods raise `AudioError` with the reasons of `waveform.probe_recording`, and `decoder_crashed` (also at the memory limit) and
     `decoder_stalled`. The last two may be caused by the machine instead of the file, so callers should not store them.
     """
 

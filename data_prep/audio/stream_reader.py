@@ -56,7 +56,7 @@ class _FileInfo(Protocol):
 
 
 def ignore_progress() -> None:
-    """Do nothing: `alive` of callers that need no sign of life while a file is examined."""
+    """Do nothing: the `alive` of callers that report no progress while a file is examined."""
 
 
 def open_stream(path: Path, alive: Callable[[], None] = ignore_progress) -> Stream:

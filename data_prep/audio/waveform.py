@@ -26,9 +26,9 @@ from overtone.data_prep.audio.stream_reader import EXTENSIONS, MOST_CHANNELS, ig
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
 
 MASTER_RATE = 24_000
-"""Hz. Sample rate of clips and of all sample positions in this package."""
+"""Sample rate of clips and of all sample positions in this package, in Hz."""
 SPEECH_RATE = 16_000
-"""Hz. Input rate of voice activity detection and Whisper."""
+"""Input rate of voice activity detection and Whisper, in Hz."""
 
 SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
 LARGEST = 1e12
@@ -99,7 +99,7 @@ class Track(BaseModel):
     channel: str = "mono"
     """Channel that the mix is made of: `mono`, `mix` (of several), `left`, `right`, or a number."""
     channel_note: str = ""
-    """The reason why it is only one of several."""
+    """The reason why the mix is made of only one of several channels."""
     apart: tuple[int, ...] = ()
     """Channels with a sound of their own (`channel_selection.ChannelChoice`)."""
     warning: str = ""

@@ -91,7 +91,7 @@ class MimiCodec:
         return CodeFormat(self.sample_rate, self.samples_per_frame, self.codebooks, self.codebook_size)
 
     def read_config(self) -> MimiConfig:
-        """Return the codec's config; the model's own config.json has passed the gate. Raises `UserError`."""
+        """Return the codec's config, after checking the config.json of the model that contains it. Raises `UserError`."""
         config = check_config(self.model, CSM if self.prefix else MIMI)
         return _parse_config(self.model / CONFIG, config["codec_config"] if self.prefix else config)
 

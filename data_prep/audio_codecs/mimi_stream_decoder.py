@@ -27,7 +27,7 @@ class MimiStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
     def __init__(self, model: MimiModel) -> None:
-        """The weights of `model` are used, not copied. Raises `UserError` if its convolutions see the future."""
+        """The weights of `model` are used, not copied. Raises `UserError` if its convolutions are not causal."""
         if not model.config.use_causal_conv or model.config.trim_right_ratio != 1.0 or model.config.pad_mode != "constant":
             raise UserError("the codec's convolutions are not causal, as those of the released Mimi are; use a model with that codec")
         # transformers 5 puts the parts of the decoder, with other names, into a model of their own.
@@ -38,7 +38,7 @@ class MimiStreamDecoder:
         self.streamed = StreamedDecoder(modules, (MimiConv1d, MimiConvTranspose1d))
 
     def decode(self, codes: Tensor) -> Tensor:
-        """[B, T, codebooks], T ≥ 0 → [B, T · 1920] float32, in chunks that limit the memory."""
+        """Decode [B, T, codebooks], T ≥ 0, to [B, T · 1920] float32, in chunks that limit the memory."""
         stream = MimiStream(self)
         pieces = codes.split(CHUNK_FRAMES, 1) if codes.shape[1] else ()
         return torch.cat([torch.zeros(len(codes), 0, device=codes.device), *(stream.feed(piece) for piece in pieces)], -1)

@@ -35,7 +35,7 @@ class Qwen3TTSStreamDecoder:
         self.streamed = StreamedDecoder(decoder, kinds)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """[B, T, codebooks] → [B, T · 1920] float32, in chunks that limit the memory."""
+        """Decode [B, T, codebooks] to [B, T · 1920] float32, in chunks that limit the memory."""
         stream = Qwen3TTSStream(self)
         return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)
 

@@ -27,7 +27,7 @@ class FrameNoise(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, samples] → the same shape."""
+        """Return [B, channels, samples] with the noise added."""
         first, frames = _window.get()
         noise = torch.from_numpy(make_noise(self.layer, first, frames, x.shape[-1] // frames))
         return x + noise.to(x) * self.linear(x)
@@ -35,7 +35,7 @@ class FrameNoise(nn.Module):
 
 @contextlib.contextmanager
 def number_frames(first: int, frames: int) -> Iterator[None]:
-    """While open, the decoder decodes `frames` frames of a clip, starting at frame `first`."""
+    """Number the frames that are decoded while this context is open: `frames` frames of a clip, starting at frame `first`."""
     token = _window.set((first, frames))
     try:
         yield

@@ -58,6 +58,6 @@ def count_context_frames(codec: LoadedSnacCodec) -> int:
 
 
 def decode_codes(codec: LoadedSnacCodec, codes: Tensor) -> Tensor:
-    """[T, codebooks] → [samples] float32 on the CPU, in chunks that limit the memory."""
+    """Decode [T, codebooks] to [samples] float32 on the CPU, in chunks that limit the memory."""
     stream = StreamingSnacDecoder(codec)
     return torch.cat([*(stream.feed(piece) for piece in codes.split(CHUNK_FRAMES)), stream.feed(codes[:0], last=True)])

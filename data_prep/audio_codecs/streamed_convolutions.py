@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 class StreamedConvolution(nn.Module):
-    """A causal convolution of stride 1, or a causal transposed one: the last inputs of the chunk before precede those of a chunk."""
+    """A causal convolution of stride 1, or a causal transposed one: the last inputs of a chunk are put before those of the next one."""
 
     def __init__(self, convolution: nn.Conv1d | nn.ConvTranspose1d) -> None:
         """`convolution` must have no padding of its own; raises `ValueError` otherwise."""
@@ -32,7 +32,7 @@ class StreamedConvolution(nn.Module):
         """[B, channels, lookback]; None at the beginning, where a causal convolution sees zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, L] → [B, channels, L · upsampling]."""
+        """Map [B, channels, L] to [B, channels, L · upsampling]."""
         if self.lookback:
             joint = F.pad(x, (self.lookback, 0)) if self.earlier is None else torch.cat([self.earlier, x], -1)
             self.earlier = joint[..., -self.lookback :].clone()  # a view would keep the whole chunk in memory
@@ -45,8 +45,8 @@ class StreamedConvolution(nn.Module):
 
 
 class StreamedDecoder:
-    """A copy of a loaded decoder's modules on the same weights, with streamed convolutions. Any number of streams take turns with it in one
-    thread."""
+    """A copy of a loaded decoder's modules on the same weights, with streamed convolutions. Any number of streams can take turns with it in
+    one thread."""
 
     def __init__(self, decoder: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
         """`kinds`: the classes of the causal layers, whose convolution is their `conv`."""

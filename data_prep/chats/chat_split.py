@@ -29,8 +29,8 @@ def compute_split_position(row: ChatRow) -> float:
 
 
 def count_least_validation(rows: int) -> int:
-    """Return the fewest validation rows of a dataset: without any, no step of a run is known as the best; with one or two, chance
-    decides."""
+    """Return the fewest validation rows of a dataset: without any, the best step of a run is not known; with one or two, chance decides
+    which step that is."""
     return min(LEAST_VALIDATION, max(2, rows // 10)) if rows > FEW_ROWS else 0
 
 

@@ -76,7 +76,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
 
 
 def list_unread_keys(row: ChatRow, shape: str) -> list[str]:
-    """Return non-empty keys of a row that `normalise_row` does not read."""
+    """Return the non-empty keys of a row that `normalise_row` does not read."""
     read = SHAPES[shape].keys | SHAPES[shape].also
     return [key for key, value in row.items() if key not in read and value not in (None, "")]
 

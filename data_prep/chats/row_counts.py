@@ -23,7 +23,7 @@ SHOWN = 12
 """Maximum items of a printed list; the files have all of them."""
 NUMBERS = re.compile(r"\d+")
 FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
-"""Words in a reason after which it quotes the row."""
+"""Matches the words in a reason after which it quotes the row."""
 
 
 class UnreadKeys(NamedTuple):

@@ -170,7 +170,7 @@ def _check_row(
 
 
 def _is_of_other_shape(stored: CodesSummary, codec: Codec) -> bool:
-    """Return whether the stored codec of the dataset has another number of codes a frame, or other frames."""
+    """Return whether the stored codec of the dataset has another number of codes in a frame, or frames of another length."""
     return stored.codec_digest is not None and not has_same_shape(stored.code_format, read_code_format(codec))
 
 
@@ -191,7 +191,7 @@ def _note_assumed_codec(stored: CodesSummary, problems: list[Problem]) -> Iterat
 
 
 def _format_problems(problems: list[Problem], kinds: Mapping[str, tuple[str, str]], prefix: str) -> Iterator[str]:
-    """Count and first locations of each kind of problem."""
+    """Yield the count and the first locations of each kind of problem."""
     for kind, (noun, rest) in kinds.items():
         places = [problem for problem in problems if problem.kind == kind]
         if places:

@@ -121,7 +121,7 @@ class AddedCodes:
     seconds: float
     rejected: int
     encoded: int
-    """Clips and copies that were encoded now; the others were in the store."""
+    """Number of clips and copies that were encoded now; the others were in the store."""
 
 
 def _run(argv: list[str]) -> int:
@@ -250,7 +250,7 @@ def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_dig
 
 
 def _shift_row(one: EncodableRow, count: int, codec: Codec, codec_digest: str) -> Iterator[EncodableRow]:
-    """Yield the time-shifted copies of a row; none of a row to validate on."""
+    """Yield the time-shifted copies of a training row; none of a validation row."""
     if one.manifest.name == manifest.VAL:
         return
     for shift in clip_encoding.list_time_shifts(count, codec.samples_per_frame):
@@ -289,7 +289,7 @@ def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[Reje
 
 
 def _make_reject(rejected: RejectedRow) -> Reject:
-    """Contains the whole row, so that a later run can restore it once its clip can be encoded."""
+    """Return a reject that contains the whole row, so that a later run can restore it once its clip can be encoded."""
     return Reject.model_validate(
         {
             "source": rejected.row.source or rejected.row.audio,

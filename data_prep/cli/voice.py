@@ -81,7 +81,7 @@ from overtone.finetune.terminal import print_diagnostic, print_line
 CHECK_OPTION = "--check-with"
 NO_MODEL = "none"
 MOST_CONTRADICTED = 0.5
-"""Share of rejected texts from which the verdict of an automatic check is itself doubtful."""
+"""Share of rejected texts above which an automatically chosen check is itself doubtful."""
 LOST = 3
 """Exit code if a dataset was made, but crashes lost some recordings."""
 SPEAKER_SOURCES = ("folder", "transcript")
@@ -421,7 +421,7 @@ def _read_voice_count(options: VoiceOptions) -> VoiceCount | None:
 
 
 def _describe_missing_voices(judged: list[JudgedClip], count: VoiceCount | None) -> list[Notice]:
-    """A warning if the recordings do not have as many voices as `--speakers` names."""
+    """Return a warning if the recordings do not have as many voices as `--speakers` names."""
     found = len({one.voice for one in judged if one.voice is not None})
     if count is None or found >= count.least:
         return []
@@ -558,7 +558,7 @@ def _describe_removed(removed: Mapping[str, RemovedKind]) -> str:
 
 
 def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:
-    """`codes`: recording → its language as a table names it."""
+    """Return a note on the languages that are not known. `codes`: recording → its language as a table names it."""
     unknown = {name: code for name, code in codes.items() if code and manifest.parse_locale(code) == manifest.AUTO != code.strip().lower()}
     if not unknown:
         return []

@@ -29,7 +29,8 @@ COPIED_CLIPS, COPIED_SHARE = 3, 0.5
 """If so many clips of two recordings, and this share of all that overlap at one offset, have the same sound, the recordings are copies, and
 the other clips have it too: in a clip with long pauses, the noise of a copy changes most bits."""
 COMMON = 48
-"""Words more frequent than this say nothing about what is spoken; 48 copies of a recording are still compared."""
+"""Number of occurrences above which a word of a fingerprint is ignored, because it does not identify a sound; 48 copies of a recording are
+still compared."""
 VOTES = 3
 """Equal words at one offset between two recordings, from which their clips are compared there."""
 

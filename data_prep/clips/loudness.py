@@ -12,7 +12,7 @@ from overtone.data_prep.audio.waveform import Audio
 from overtone.data_prep.segmentation.vad import Region
 
 TARGET_LUFS = -23.0
-"""EBU R 128 target, measured by ITU-R BS.1770 on speech only."""
+"""Target of EBU R 128, measured by ITU-R BS.1770 on speech only."""
 PEAK = 10 ** (-1.0 / 20)
 """-1 dBFS."""
 SHORTEST_SECONDS = 0.4

@@ -60,7 +60,7 @@ class Network(NamedTuple):
     mean: Matrix
     """[D] means of the training frames."""
     deviation: Matrix
-    """[D]"""
+    """[D] standard deviations of the training frames."""
     hidden: Matrix
     """[D, 16]"""
     hidden_bias: Matrix
@@ -68,7 +68,7 @@ class Network(NamedTuple):
     output: Matrix
     """[16]"""
     output_bias: Matrix
-    """[]"""
+    """A number."""
 
 
 def measure_overlap(samples: Samples) -> float | None:

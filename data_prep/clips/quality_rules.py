@@ -43,7 +43,8 @@ ROUNDING = 1e-5
 """Smaller distances count as zero: cosines are stored with six decimals."""
 QUIET_DB, RAISE_PER_DB, INAUDIBLE_DB = -28.0, 0.1, -35.0
 """Level of the quietest moments from which a background counts as quiet, what each dB below adds to its rating, and the level below which
-there is none. Some voices are rated low without any background, and whispers very low: what is between the words is the same for all."""
+there is none. Some voices are rated low without any background, and whispers very low; the pauses between the words do not depend on the
+voice."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _compute_edge_level(clip: Candidate) -> float:
 
 
 def _rate_background(clip: Candidate) -> float | None:
-    """Return the rating of the background, raised if the quiet moments are quiet; None if nothing is heard in them."""
+    """Return the rating of the background, raised if the quiet moments are quiet; None if they are inaudible."""
     rating, level = clip.quality.mos_background, clip.quality.background_db
     if rating is None or level is None:
         return rating

@@ -16,7 +16,7 @@ from overtone.finetune.errors import UserError
 
 Vector = NDArray[np.float32]
 LONGEST_SECONDS = 30
-"""Maximum per clip; more do not improve the embedding, and an hour without a pause would need 10 GB."""
+"""Maximum seconds of a clip that are encoded; more do not improve the embedding, and an hour without a pause would need 10 GB."""
 CORE = 0.75
 """Share of a speaker's clips in the mean embedding. With a half, all could come from one recording, and the others would be outliers."""
 ROUNDS = 5

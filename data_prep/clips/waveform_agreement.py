@@ -1,7 +1,7 @@
 """Compares the waveforms of two clips, to decide whether they hold the same recording in every word.
 
 A fingerprint describes 256 ms at a time, so sentences of one synthetic voice that differ in a word have nearly equal fingerprints. Copies
-of a recording also have the same waveform, at any level and in any usual codec; another word, even with the same vowel, has not.
+of a recording also have the same waveform, at any level and in any usual codec; another word has a different one, even with the same vowel.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def prepare_waveform(samples: Samples) -> Samples:
 
 
 def agrees_throughout(one: Samples, other: Samples, offset: int) -> bool:
-    """Return whether two prepared waveforms [m] are nearly the same in every window with speech, where both have samples. True without
-    speech.
+    """Return whether two prepared waveforms [m] are nearly the same in every window with speech, where both have samples. Returns True if
+    there is no speech.
 
     `offset`: sample of `one`, at `RATE`, at which `other` begins, give or take `SEARCH`.
     """

@@ -38,7 +38,7 @@ class RecordingDurations(BaseModel):
     channels: str = ""
     """Channels that were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
     timing: list[TimingSegment] = []
-    """Segments in which the times of the transcript were repaired; empty: they were not."""
+    """Segments in which the times of the transcript were repaired; empty if they were not."""
     cues_left_out: int = 0
     """Cues of a repaired transcript whose times are not proven."""
 

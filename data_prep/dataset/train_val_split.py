@@ -17,7 +17,7 @@ from overtone.data_prep.manifest import ManifestRow
 OVERSHOOT = 1.5
 """Factor by which whole recordings may exceed the requested validation share."""
 LEAST_CLIPS, LEAST_SHARE = 10, 0.03
-"""Minimum number of validation clips of a speaker: the larger of ten and 3 %. A loss over fewer says little."""
+"""Minimum number of validation clips of a speaker: the larger of ten and 3 %. A loss over fewer clips is unreliable."""
 MOST_SHARE = 0.125
 """That minimum takes at most this share of a speaker's clips: a tiny dataset is needed for training."""
 GUARD_SECONDS = 5.0
@@ -69,8 +69,8 @@ def _group_related(rows: list[ManifestRow], takes: Mapping[str, str]) -> dict[st
 
 
 def _choose_recordings(rows: list[ManifestRow], wanted: float, damaged: Collection[str]) -> set[str | None]:
-    """Return the ids of clips of whole recordings, in the order of their digests, as long as they fit; never all clips, no damaged
-    recording."""
+    """Return the ids of clips of whole recordings, in the order of their digests, as long as they fit. It never chooses all clips, nor a
+    damaged recording."""
     chosen: list[ManifestRow] = []
     for clips in _order_recordings(rows, damaged):
         fits = _sum_seconds(chosen) + _sum_seconds(clips) <= OVERSHOOT * wanted and len(chosen) + len(clips) < len(rows)
@@ -105,7 +105,7 @@ def _choose_tails(
 ) -> set[str | None]:
     """Return the ids of further clips of a speaker until there are enough: the last ones of the recordings in turn, undamaged ones first.
 
-    Only clips without relatives, and never all clips of a recording if there is another choice.
+    It chooses only clips without relatives, and never all clips of a recording if there is another choice.
     """
     if len(rows) < 2:
         return set()

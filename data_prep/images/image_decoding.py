@@ -22,11 +22,12 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Formats whose decoders run no other program; Pillow would hand EPS to Ghostscript."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 MOST_PIXELS = 100_000_000
-"""A file of a few kilobytes can claim more, and would fill the memory: 300 MB decoded."""
+"""Maximum pixels of an image, which take 300 MB when decoded. A file of a few kilobytes can declare more, and would fill the memory."""
 FEWEST = 4
-"""Pixels of a side. In a smaller array, rows cannot be distinguished from channels, so image processors read some of them transposed."""
+"""Minimum pixels of a side. In a smaller array, rows cannot be distinguished from channels, so image processors read some of them
+transposed."""
 ORIENTATION = 0x0112
-"""EXIF tag: how a camera was held."""
+"""EXIF tag of the orientation of the camera."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "file_name"), ("label", "labels"
 """Names of columns and JSON keys, the first that a row has."""
 ROWS_AT_ONCE = 64
 NO_CLASS = -1
-"""A row without a class in a ClassLabel column."""
+"""Value of a ClassLabel column in a row without a class."""
 
 
 @dataclass(frozen=True)

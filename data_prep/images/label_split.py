@@ -10,8 +10,8 @@ from collections.abc import Sequence
 def choose_validation(images: Sequence[tuple[str, str]], share: float) -> set[int]:
     """Return the numbers of the images that go to validation. `images`: (digest, label) of each.
 
-    Of a label with two or more images, it is the share, rounded, but at least one image and never all; a label with one image only trains.
-    The choice depends on the digests alone, so that new images move few others.
+    Of each label with two or more images, the share is chosen, rounded, but at least one image and never all; the only image of a label is
+    for training. The choice depends on the digests alone, so that new images move few others.
     """
     by_label: dict[str, list[int]] = defaultdict(list)
     for number, (_, label) in enumerate(images):

@@ -28,7 +28,7 @@ THUMBNAIL = 16
 
 
 def compute_hash(image: Image) -> int:
-    """Return 64 bits of an RGB image."""
+    """Return the hash of an RGB image, 64 bits."""
     from PIL.Image import Resampling
 
     gray = np.asarray(image.convert("L").resize((SIDE, SIDE), Resampling.BOX), dtype=np.float64)

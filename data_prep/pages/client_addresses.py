@@ -15,7 +15,7 @@ OPTION = "--trusted-proxy"
 
 @dataclass(frozen=True)
 class TrustedProxies:
-    """Networks whose machines may send `X-Forwarded-For` and `X-Forwarded-Proto`. Without any, nobody may."""
+    """Networks whose machines may send `X-Forwarded-For` and `X-Forwarded-Proto`. Without any, no machine may."""
 
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
 

@@ -48,9 +48,9 @@ class ConnectionLimits:
     linger: float = 2.0
     """Time for a client to read why its request was refused, before the connection closes."""
     total: int = 256
-    """Maximum of open connections."""
+    """Maximum number of open connections."""
     per_address: int = 128
-    """Maximum of one address (IPv6: of a /64 network), except trusted proxies."""
+    """Maximum number of connections from one address (IPv6: from a /64 network), except from trusted proxies."""
 
 
 class OpenConnections:
@@ -145,12 +145,12 @@ class LimitedHttpProtocol(H11Protocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def hold(self) -> bool:
-        """Hold this connection: a request on it was admitted. False if too many are held."""
+        """Hold this connection, on which a request was admitted. Returns False if too many are held."""
         self.held = self.held or self._opened.has_room_to_hold(self)
         return self.held
 
     def dismiss(self) -> None:
-        """Close at once; a client that waits for a response reads that it should try again."""
+        """Close the connection at once. A client that waits for a response is sent one that says to try again."""
         if self.cycle is None or self._phase in (ConnectionPhase.HEAD, ConnectionPhase.BODY):
             self._refuse(503, "too many connections are open; try again", (b"retry-after", b"1"))
         self.transport.abort()

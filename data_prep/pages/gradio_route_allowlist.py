@@ -44,7 +44,7 @@ Upload = Callable[[str], Path | None]
 
 
 def refuse_uploads(_: str) -> Path | None:
-    """For a page without uploads."""
+    """Refuse every path: the `upload` of a page without uploads."""
     return None
 
 

@@ -35,7 +35,8 @@ class Weakness:
     rule: Rule
     value: float
     margin: float
-    """Distance to the limit, positive on the passing side, in interquartile ranges of the dataset, so that different units compare."""
+    """Distance to the limit, positive on the passing side, in interquartile ranges of the dataset, so that measures with different units
+    can be compared."""
 
     @property
     def limit(self) -> float:
@@ -57,7 +58,7 @@ class RuleFinding:
 
     rule: Rule
     applied: bool
-    """False: the preset of the run does not contain the rule."""
+    """True if the preset of the run contains the rule."""
     values: np.ndarray
     """[clips with a known value]"""
     seconds: np.ndarray

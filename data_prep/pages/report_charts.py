@@ -108,7 +108,7 @@ def make_curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now:
 
 
 def choose_ticks(low: float, high: float, most: int) -> np.ndarray:
-    """Round tick values that enclose `low` … `high`, fp64 [ticks]: at least two, at most about `most`."""
+    """Return round tick values that enclose `low` … `high`, fp64 [ticks]: at least two, at most about `most`."""
     from matplotlib.ticker import MaxNLocator
 
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-3):

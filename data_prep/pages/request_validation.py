@@ -84,7 +84,7 @@ class HeldConnection(Protocol):
     """A connection that may be kept when others must make room."""
 
     def hold(self) -> bool:
-        """Keep this connection, on which a request was admitted. False if too many are kept already."""
+        """Keep this connection, on which a request was admitted. Returns False if too many are kept already."""
 
 
 def make_json_response(rejected: RequestError) -> Response:
@@ -99,7 +99,7 @@ def add_request_guard(
     answer: Callable[[RequestError], Response] = make_json_response,
     proxies: TrustedProxies = NO_PROXIES,
 ) -> ASGIApp:
-    """Middleware that answers requests without a matching route with 404.
+    """Return `app` behind a guard that answers requests without a matching route with 404.
 
     `admit` raises `RequestError` for callers without access, and returns whether the connection is worth keeping when others must make
     room: False for a path that needs no token, where others do.

@@ -60,12 +60,12 @@ class ReviewSession:
         self.dataset, self.decisions, self.queue = dataset, review_decisions.read_decisions(dataset.folder), build_queue(dataset)
 
     def select_clips(self, view: str | None, order: str | None, search: str | None) -> list[list[str] | str | None]:
-        """Return the filter and sort the clips; returns their ids, then the components for the first. A cleared control sends None."""
+        """Filter and sort the clips; returns their ids, then the components for the first clip. A cleared control sends None."""
         ids = select_clips(self.queue, self.decisions, view or ALL, order or WORST, search or "")
         return [ids, *self.show_clip(ids, ids[0] if ids else "")]
 
     def move(self, steps: int, ids: list[str], id: str) -> list[str | None]:
-        """Move `steps` forwards or back."""
+        """Show the clip that is `steps` after the current one, or before it if `steps` is negative."""
         return self.show_clip(ids, move_selection(ids, id, steps))
 
     def save_decision(self, action: Action, ids: list[str], id: str, text: str | None, note: str | None) -> list[str | None]:

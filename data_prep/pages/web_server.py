@@ -81,7 +81,7 @@ def make_theme() -> gradio.Theme:
 
 
 def add_security_headers(app: ASGIApp) -> ASGIApp:
-    """Middleware that adds `HEADERS` to every response."""
+    """Return `app` with middleware that adds `HEADERS` to every response."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
@@ -96,7 +96,7 @@ def add_security_headers(app: ASGIApp) -> ASGIApp:
 
 @contextmanager
 def open_private_folder(name: str) -> Iterator[Path]:
-    """A private folder for all temporary files of this process; removed at the end, also after SIGTERM.
+    """Create a private folder for all temporary files of this process, and remove it at the end, also after SIGTERM.
 
     `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one. Enter it before
     gradio is imported, which reads its settings at import.

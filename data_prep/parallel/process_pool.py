@@ -44,7 +44,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Failure:
-    """An item that failed twice."""
+    """The reason why an item failed; for the caller of `run_items`, the second time."""
 
     why: str
 
@@ -141,8 +141,8 @@ def run_items(
     """Yield (index, result) of each item as it completes; fewer if a stop is requested.
 
     The caller may append to `items` while it handles a result or a progress: new items are processed next, before those that wait.
-    `workers`: most processes, started as items need them; 0: in this process, without crash protection. Raises `UserError` if a worker
-    raised one.
+    `workers`: maximum number of processes, which are started as items need them; 0 processes the items in this process, without crash
+    protection. Raises `UserError` if a worker raised one.
     """
     if not items:
         return iter(())
@@ -270,7 +270,7 @@ class _WorkerProcess(Generic[T, R]):
 
     def begin(self, index: int, item: T) -> _WorkerProcess[T, R]:
         self.index = index
-        with contextlib.suppress(OSError):  # already dead: `end` reports it
+        with contextlib.suppress(OSError):  # the process is dead: `receive` reports it
             self.line.send(item)
         return self
 

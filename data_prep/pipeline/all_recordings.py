@@ -271,7 +271,7 @@ def _process_tasks(
 
 class _BegunParts:
     """The parts that are begun before their recording is decoded. Queues each part of it behind what was begun, so that no work is done
-    twice; a part whose begin failed is processed from its start."""
+    twice; a part that could not be begun is processed from its start."""
 
     def __init__(self, queue: list[Task]) -> None:
         self._queue = queue
@@ -339,7 +339,8 @@ WorkResult = PreparedRecording | DividedRecording | PreparedPart | None
 
 @contextlib.contextmanager
 def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[Task], tuple[WorkResult, WorkCounts]]]:
-    """The function that a worker applies to each recording or part. Models are loaded once, when an item first needs them."""
+    """Open the models of a worker, and yield the function that it applies to each recording or part. Each model is loaded once, when an
+    item first needs it."""
     job = setup.job
     with (
         use_one_thread(),

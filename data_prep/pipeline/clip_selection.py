@@ -64,7 +64,7 @@ class SelectionCriteria:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     """Decision by clip id."""
     trusts_texts: bool = False
-    """Keep clips despite doubts about whole transcripts: for --preset keep-all."""
+    """True if clips are kept despite doubts about whole transcripts, as with --preset keep-all."""
     diarize: bool = False
     """True if each clip gets its speaker from its voice."""
     voices: VoiceCount | None = None
@@ -121,9 +121,9 @@ def judge_clips(
 def _rate_recording(recording: PreparedRecording) -> float:
     """Return the quality of a recording in decibels, to choose between copies: bandwidth, signal-to-noise ratio, clipping and encoding.
 
-    An octave of bandwidth counts like 12 dB of signal-to-noise ratio. Above 40 dB that ratio says nothing: codecs write digital silence.
-    Clipping counts up to 30 dB, because it adds overtones that look like bandwidth. A lossless file is worth 6 dB, an
-    octave of bit rate 1 dB.
+    An octave of bandwidth counts like 12 dB of signal-to-noise ratio. Above 40 dB that ratio is meaningless, because codecs write digital
+    silence. Clipping counts up to 30 dB, because it adds overtones that look like bandwidth. A lossless file is worth 6 dB, an octave of
+    bit rate 1 dB.
     """
     clips = [clip.quality for clip in recording.clips if clip.text]
     if not clips:

@@ -65,7 +65,7 @@ class RecordingPart:
     """Regions of speech."""
 
     def describe_place(self) -> dict[str, list[int]]:
-        """Cache key inputs of a part of a recording; none for a whole one."""
+        """Return the cache key inputs of a part of a recording; none for a whole one."""
         return {} if self.is_whole else {"part": list(self.place)}
 
 
@@ -104,7 +104,7 @@ def make_clips(run: RecordingRun, part: RecordingPart) -> PreparedPart:
 def _divide_at_changes(
     run: RecordingRun, part: RecordingPart, units: list[TextUnit], changes: list[int]
 ) -> tuple[list[TextUnit], tuple[int, ...] | None]:
-    """Return the units, with utterances over a change of the voice as words, and `TimedText.ends` of these."""
+    """Return the units, in which utterances that span a change of the voice are divided into words, and `TimedText.ends` of these units."""
     aligner, ends = run.job.aligner, part.text.ends
     if aligner is None or ends is None or not changes:
         return units, ends

@@ -43,7 +43,7 @@ LEVELS = TypeAdapter(RecordingLevels)
 
 
 def prepare_recording(run: RecordingRun) -> PreparedRecording:
-    """Run all stages, in all parts one after the other."""
+    """Run all stages, for one part after the other."""
     found = examine_recording(run)
     if isinstance(found, PreparedRecording):
         return found
@@ -51,8 +51,8 @@ def prepare_recording(run: RecordingRun) -> PreparedRecording:
 
 
 def examine_recording(run: RecordingRun) -> PreparedRecording | DividedRecording:
-    """Run the stages that need the whole recording: all of them if it is not divided into parts. Without a transcript, Whisper transcribes;
-    if Whisper is disabled, the recording is rejected.
+    """Run the stages that need the whole recording, or all stages if it is not divided into parts. Without a transcript, Whisper
+    transcribes; if Whisper is disabled, the recording is rejected.
 
     A decoder that crashed or stalled may be the machine's fault, so that result is not stored and the next run tries again.
     """
@@ -119,7 +119,7 @@ def begin_part(run: RecordingRun, decoded: DecodedPart) -> None:
 
 
 def join_parts(source: RecordingSource, divided: DividedRecording, prepared: list[PreparedPart]) -> PreparedRecording:
-    """Return the recording of all its parts, in order."""
+    """Return the recording that consists of all these parts, in order."""
     return _make_recording(source, divided.speech, divided.text, prepared)
 
 

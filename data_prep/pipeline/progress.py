@@ -18,14 +18,14 @@ from overtone.finetune.storage.text_lines import split_lines
 from overtone.finetune.terminal import make_safe, print_line
 
 ACTIVITY_SECONDS = 1.0
-"""Time from the start of a step, or from the last line, until a line says how far it is."""
+"""Time from the start of a step, or from the last line, until a line shows the progress of the step."""
 ACTIVITY_EVERY_SECONDS = 10.0
 REASONS = 4
 """Rejection reasons shown; more do not fit on a line."""
 
 
 class RecordingProgress:
-    """Owns the progress bar. A context manager; call `update` for each finished recording."""
+    """Owns the progress bar. Use it as a context manager, and call `update` for each finished recording."""
 
     def __init__(self, recordings: int, estimated_seconds: float) -> None:
         from rich.console import Console
@@ -115,7 +115,7 @@ def describe_result(recording: PreparedRecording) -> str:
 
 
 class Pace:
-    """Speed of work since its first part was done: until then models are loaded and workers start, which says nothing about the rest."""
+    """Speed of work since its first part was done: before that, models are loaded and workers start, which does not predict the rest."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began, self._warm = clock, 0.0, 0.0

@@ -32,7 +32,7 @@ class Job:
     out: Path
     lengths: Lengths
     language: str | None
-    """Full name, or None: Whisper detects it, a transcript leaves it open."""
+    """Full name; None if Whisper detects it, or a transcript does not name it."""
     whisper_settings: WhisperSettings | None
     """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
@@ -40,7 +40,7 @@ class Job:
     scorer: SoundScorer | None = None
     """Scorer of the sound quality, if it is to be rated."""
     aligner: Aligner | None = None
-    """Checks the texts against the sound, if that is requested."""
+    """Aligner that checks the texts against the sound, if that is requested."""
     check_settings: WhisperSettings | None = None
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
     most_voices: int = MOST_VOICES

@@ -28,9 +28,9 @@ SAMPLES = "samples"
 OF_THE_MACHINE = ("decoder_crashed", "decoder_stalled")
 """Reasons that may be caused by the machine and are not stored."""
 PEOPLE_ON_CHANNELS = "people_on_channels"
-"""Reason of a recording of two people on two channels."""
+"""Reason for rejecting a recording of two people on two channels."""
 FindUtterances = Callable[[int], list[Region]]
-"""The utterances of a user's transcript, sorted by start, for a recording of so many samples."""
+"""Function from the number of samples of a recording to the utterances of the user's transcript, sorted by start."""
 SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
 
 
@@ -48,16 +48,16 @@ def load_stored_speech(source: RecordingSource, stages: StoredStages) -> Detecte
 
 
 def make_speech_inputs(source: RecordingSource) -> dict[str, object]:
-    """Cache key inputs of the speech detection stage."""
+    """Return the cache key inputs of the speech detection stage."""
     return {"form": FORM, "recording": source.digest, "channels": source.channels, "split": source.is_split, "vad": vad.describe_settings()}
 
 
 def detect_speech(
     sound: LazyAudio, models: Models, part_seconds: float, early: FindUtterances | None, is_split: bool = False
 ) -> DetectedSpeech | UnusableRecording:
-    """Decode, choose the channels, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send
-    each part of it to the parent process as a `DecodedPart` as soon as it is known; None: do not. `is_split`: the other channels are other
-    people, whose speech is left out where this channel picks it up."""
+    """Decode, choose the channels, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: finds
+    the utterances, so that each part is sent to the parent process as a `DecodedPart` as soon as it is known; None: no part is sent.
+    `is_split`: the other channels are other people, whose speech is left out where this channel picks it up."""
 
     def report(done: int) -> None:
         report_activity("detecting speech", done / SPEECH_RATE)

@@ -28,15 +28,17 @@ LOCATED: TypeAdapter[LocatedText] = TypeAdapter(LocatedText)
 
 
 def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: DetectedSpeech, sound: LazyAudio) -> TimedText:
-    """Return the user's transcript, moved if all of it is late, without cues in whose time nobody speaks if the others fit the speech, and
-    with the times of its words where an aligner can find them."""
+    """Return the user's transcript with corrected times: moved if all of it is late; without cues in whose time nobody speaks, if the
+    others fit the speech; with the times of its words, where an aligner can find them."""
     job = run.job
     units = transcript.make_units(speech.track.length, run.language or AUTO)
     has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
     repair = _repair_times(run, units, speech) if has_cues else TimingRepair()
     delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues and not repair.segments else 0.0
     units = repair.units or (subtitle_sync.shift_units(units, delay) if delay else units)
-    is_checked = job.aligner is not None or job.check_settings is not None  # a model decides on each clip; few cues would decide worse
+    is_checked = (
+        job.aligner is not None or job.check_settings is not None
+    )  # a model checks each clip, which is better evidence than few cues
     timings = _check_segments(units, repair, speech.regions) if has_cues else ()
     timings = () if is_checked and len(units) < subtitle_sync.FEW_CUES else timings
     fits = bool(timings) and all(timing.is_trusted for timing in timings)

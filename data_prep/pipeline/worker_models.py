@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Models:
-    """Owns the models and the audio decoder of this process; each is loaded at most once, on first use. A context manager."""
+    """Owns the models and the audio decoder of this process; each is loaded at most once, on first use. Use it as a context manager."""
 
     def __init__(
         self,

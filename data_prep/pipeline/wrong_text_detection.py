@@ -164,7 +164,7 @@ def _count_foreign(texts: _Texts, doubts: ContentDoubts) -> None:
 
 
 def _sample_text(texts: Sequence[str]) -> str:
-    """Return the texts from all parts of a recording, together about as long as is compared."""
+    """Return texts from all parts of a recording, together about as long as the text that is compared."""
     step = max(1, sum(map(len, texts)) // COMPARED_CHARACTERS)
     return " ".join(texts[::step])[: 2 * COMPARED_CHARACTERS]
 

@@ -38,7 +38,7 @@ FORM = 1
 NO_SPLITS = ("data", "default", "parquet")
 """Names of folders of Parquet files that are not splits."""
 NO_CLASS = -1
-"""A row without a class in a ClassLabel column."""
+"""Value of a ClassLabel column in a row without a class."""
 LARGEST_SOUND = 2**31
 """Bytes of a sound file that a row names, 2 GiB: three hours of WAV."""
 ROWS_AT_ONCE = 32
@@ -153,8 +153,8 @@ def _list_tables(folder: Path) -> list[str]:
 
 
 def _find_local_split(name: str) -> str:
-    """`data/test-00000-of-00002.parquet` → `test`; a file that only has a number is of the split that its folder is named after, or of the
-    training split: `de/test/0000.parquet`."""
+    """Return the split of a file: `data/test-00000-of-00002.parquet` → `test`. A file that only has a number belongs to the split that its
+    folder is named after, as in `de/test/0000.parquet`, or to the training split."""
     *folders, file = name.split("/")
     split = file.partition("-")[0].partition(".")[0]
     if not split.isdigit():

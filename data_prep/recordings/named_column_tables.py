@@ -28,7 +28,7 @@ FILE_COLUMNS = (
     *("wav_filename", "wav_path", "audio_filename", "clip"),
 )
 METADATA_COLUMNS = ("id", "name")
-"""Further names of the column of the file, in metadata.csv only: other tables number or name anything."""
+"""Further names of the column of the file, in metadata.csv only: other tables use these names for anything."""
 TEXT_COLUMNS = ("text", "sentence", "transcription", "transcript", "normalized_text")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "speaker_name")
 LANGUAGE_COLUMNS = ("language", "locale", "lang")
@@ -268,7 +268,7 @@ def _reads_as_name(fields: list[str], at: int, shapes: set[str]) -> bool:
 
 
 def _outline(name: str) -> str:
-    """`LJ001-0002` → `a0-0`."""
+    """Return the outline of a name: `LJ001-0002` → `a0-0`."""
     return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "0", name.strip()))
 
 

@@ -71,7 +71,7 @@ def has_sound_ending(name: str) -> bool:
 
 
 def strip_ending(name: str) -> str:
-    """`a.wav` → `a`, `a.b` → `a.b`."""
+    """Return a name without a well-known ending: `a.wav` → `a`, `a.b` → `a.b`."""
     return name.rpartition(".")[0] if has_sound_ending(name) else name
 
 
@@ -156,8 +156,8 @@ def _compare(form: _NameForm, one: _Recording) -> RecordingMatch | None:
 
 
 def _compare_last(given: str, full: str, stem: str, bare: str) -> str:
-    """Return the rule by which a name fits a file: its `full` name, that without a well-known ending, and that without any; empty: it does
-    not."""
+    """Return the rule by which a name fits a file; empty if it does not fit. `full`: the name of the file; `stem`: that without a
+    well-known ending; `bare`: that without any ending."""
     if given == full:
         return AS_WRITTEN
     if given in (stem, bare):

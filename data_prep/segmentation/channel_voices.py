@@ -45,7 +45,7 @@ class ChannelSpeech(NamedTuple):
     levels: NDArray[np.float64]
     """[frames, channels] in dB."""
     speech: NDArray[np.bool_]
-    """[frames, channels]: where speech is detected."""
+    """[frames, channels]: True where speech is detected."""
 
 
 def select_channel(track: Track, index: int) -> Track:
@@ -107,8 +107,8 @@ def measure_own_speech(found: ChannelSpeech, index: int) -> float:
 
 
 def drop_bleed(regions: Sequence[Region], found: ChannelSpeech, index: int) -> list[Region]:
-    """Return the regions of speech on channel `index` without those in which another person's voice is heard there, because another channel
-    is much louder."""
+    """Return the regions of speech on channel `index` without those in which another person's voice is audible there, because another
+    channel is much louder."""
     others = np.any(np.delete(find_own_sound(found.levels), index, axis=1), axis=1)
     kept = []
     for region in regions:

@@ -29,10 +29,11 @@ LONG_PAUSE_SECONDS = 1.5
 LEAST_SPEECH_SHARE = 0.5
 """Speech in a clip, as a share of its duration; the rules reject a clip with less."""
 REJECTED_SECOND_PENALTY = 50.0
-"""For each second of speech in a clip that the rules will reject. A constant for each clip would give up a good sentence for two words
-beside it that are too short."""
+"""Penalty for each second of speech in a clip that the rules will reject. A constant for each clip would give up a good sentence for two
+words beside it that are too short."""
 WRONG_CLIP_PENALTY = 1e5
-"""Speech without text, or two voices, in a clip: nothing may be trained on it, so rejecting its neighbours is always better."""
+"""Penalty for a clip with speech without text, or with two voices: nothing may be trained on it, so rejecting its neighbours is always
+better."""
 SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
 SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…؟۔।॥።։"), tuple(",;:，；：、،؛")
 CLOSING_MARKS = "\"'”’»)]」』）】 "
@@ -192,8 +193,8 @@ def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
 
 
 def _find_broken_sentences(cuts: list[CutPoint], units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]) -> list[bool]:
-    """For each cut, whether it is inside a sentence that is short enough for a clip. Text after a long pause or failed text counts as a
-    sentence too, since no good clip reaches over these; text without a mark at its end does not."""
+    """Return, for each cut, whether it is inside a sentence that is short enough for a clip. Text after a long pause or failed text counts
+    as a sentence too, since no good clip reaches over these; text without a mark at its end does not."""
     marked = {index for index, unit in enumerate(units, start=1) if bonus(unit) >= SENTENCE_BONUS}
     failed = [index for index, unit in enumerate(units) if unit.error is not None]
     paused = (cut.unit for cut in cuts if cut.gap.seconds > LONG_PAUSE_SECONDS)

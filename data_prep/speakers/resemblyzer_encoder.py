@@ -44,7 +44,7 @@ volume."""
 PAUSE_FRAMES = 10
 """Longest silence that is kept, in frames of 20 ms: a window of silence has a vector of no speaker."""
 SHORTEST_SECONDS = 0.6
-"""Shorter clips fill less than 40 % of a window; their vectors say little about the speaker."""
+"""Shorter clips fill less than 40 % of a window; their vectors hardly identify the speaker."""
 
 Vector = NDArray[np.float32]
 

@@ -56,8 +56,8 @@ def find_voices(
 ) -> NDArray[np.int64]:
     """Return the number [n] of the voice of each window; voice 0 speaks longest.
 
-    `vectors`: [n, H], of length 1; `lengths`: [n] seconds of each window; `new_speech`: [n] of them in no earlier window (None: all).
-    `count`: the number of voices, if it is known; fewer than its least are found only if the windows do not suffice.
+    `vectors`: [n, H], of length 1; `lengths`: [n] seconds of each window; `new_speech`: [n] seconds of each window that are in no earlier
+    one (None: all). `count`: the number of voices, if it is known; fewer than its least are found only if the windows do not suffice.
     """
     fitted = vectors[lengths >= LEAST_SECONDS]
     if len(fitted) < 2 * FEWEST_WINDOWS:
@@ -73,7 +73,7 @@ def find_voices(
 def smooth_labels(labels: NDArray[np.int64], together: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the labels, where a window that differs from both neighbours in the same speech takes their label.
 
-    `together`: [n - 1], whether a window and the next one are in the same stretch of speech.
+    `together`: [n - 1], True if a window and the next one are in the same stretch of speech.
     """
     smooth = labels.copy()
     for at in range(1, len(labels) - 1):

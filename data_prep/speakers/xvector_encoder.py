@@ -28,7 +28,7 @@ SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
 TRAINED_WITH = ("masked_spec_embed", "objective.", "classifier.")
 """Parts of the names of weights that no embedding depends on: checkpoints may lack them."""
 SHORTEST_SECONDS = 0.6
-"""A shorter window says little about the speaker; the convolutions of these networks need 0.03 s."""
+"""Minimum duration of a window: a shorter one hardly identifies the speaker; the convolutions of these networks need 0.03 s."""
 
 
 @dataclass(frozen=True)
