@@ -64,7 +64,15 @@ def open_with_av(part: FilePart, first: str) -> Stream:
     declared = None if seconds is None else round(seconds * rate) + lead
     notes = _describe_streams(container)
     blocks = _read_blocks(container, itertools.chain([frame], frames), clock, notes)
-    return Stream(rate, frame.layout.nb_channels, declared, blocks, not part.has_end, faults, notes=notes)
+    return Stream(
+        rate=rate,
+        channels=frame.layout.nb_channels,
+        declared=declared,
+        blocks=blocks,
+        ends_midway=not part.has_end,
+        faults=faults,
+        notes=notes,
+    )
 
 
 def _make_clock(part: FilePart, container: InputContainer, track: AudioStream, rate: int) -> PacketClock | None:

@@ -163,7 +163,9 @@ class _Walk:
 
         def finish() -> None:
             if current is not None and frames:
-                parts.append(Mp3Part(current, start, stop, frames, first, counted, counted_stop))
+                parts.append(
+                    Mp3Part(format=current, start=start, stop=stop, frames=frames, first=first, counted=counted, counted_stop=counted_stop)
+                )
 
         number = 0
         while position + HEADER_BYTES <= self._size:

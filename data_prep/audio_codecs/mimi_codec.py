@@ -186,7 +186,14 @@ def _make_codec(folder: Path, prefix: str, config: MimiConfig, codebooks: JsonVa
     samples_per_frame = config.sampling_rate / config.frame_rate
     if samples_per_frame % math.prod(config.upsampling_ratios):
         raise UserError(f"{path}: sampling_rate / frame_rate = {samples_per_frame:g} is not a multiple of the product of upsampling_ratios")
-    return MimiCodec(folder, prefix, config.sampling_rate, int(samples_per_frame), codebooks, config.codebook_size)
+    return MimiCodec(
+        model=folder,
+        prefix=prefix,
+        sample_rate=config.sampling_rate,
+        samples_per_frame=int(samples_per_frame),
+        codebooks=codebooks,
+        codebook_size=config.codebook_size,
+    )
 
 
 def _parse_config(path: Path, config: dict[str, JsonValue]) -> MimiConfig:

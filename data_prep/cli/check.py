@@ -118,7 +118,7 @@ def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec 
         rows.append(row_checks.collect_facts(line, line.row, sounds[0]))
     problems += row_checks.check_across_rows(rows)
     problems += _check_codec(manifests[0].parent, stored, codec) if codec else _note_assumed_codec(stored, problems)
-    return CheckResult(rows, lines, problems, stored, codes.sample_rate, recipe)
+    return CheckResult(rows=rows, lines=lines, problems=problems, summary=stored, sample_rate=codes.sample_rate, recipe=recipe)
 
 
 def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:

@@ -335,4 +335,4 @@ def _report_result(
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {seconds} s"
     made += f", and {copies:,} time-shifted {'copy' if copies == 1 else 'copies'}" if copies else ""
     print_line(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
-    return AddedCodes(folder, codec, len(good), seconds, len(rejected), encoded)
+    return AddedCodes(folder=folder, codec=codec, clips=len(good), seconds=seconds, rejected=len(rejected), encoded=encoded)

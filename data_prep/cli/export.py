@@ -106,7 +106,18 @@ def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argpar
             None if line.row.audio_codes is None else np.array(line.row.audio_codes, np.uint16)
         )  # nested lists take ten times the memory
         row = line.row.model_copy(update={"audio_codes": None})
-        items.append(ExportItem(name, line.place, row, codes, clip, reference, known.validates, known.sound.seconds))
+        items.append(
+            ExportItem(
+                name=name,
+                place=line.place,
+                row=row,
+                codes=codes,
+                clip=clip,
+                reference=reference,
+                validates=known.validates,
+                seconds=known.sound.seconds,
+            )
+        )
     if not items:
         names = sorted({known.speaker for known in facts if known.speaker})
         raise UserError(

@@ -153,7 +153,14 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
     gathered = chat_file_search.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     reader = replace(_check_reader_options(options, gathered.sources), columns=frozenset(options.columns.row.values()))
-    wanted = TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns, options.columns, reader)
+    wanted = TextOptions(
+        shape=options.shape,
+        val_share=options.val_share,
+        val_rows=options.val_rows,
+        join_turns=options.join_turns,
+        columns=options.columns,
+        reader=reader,
+    )
     summary = write_dataset(gathered, options.out, wanted)
     print_line(row_counts.format_summary(summary))
     return summary

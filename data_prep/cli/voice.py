@@ -298,7 +298,14 @@ def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptio
     job = _make_job(options, checks)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
-    standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize, _read_voice_count(options))
+    standard = SelectionCriteria(
+        rules=rules,
+        lengths=job.lengths,
+        decisions=decisions,
+        trusts_texts=options.preset == KEEP_ALL,
+        diarize=options.diarize,
+        voices=_read_voice_count(options),
+    )
     with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
         whisper = options.whisper or checks.check_with
@@ -583,15 +590,15 @@ def _make_job(options: VoiceOptions, checks: ChosenChecks) -> Job:
     )
     count = _read_voice_count(options)
     return Job(
-        options.out,
-        lengths,
-        language_or_none,
-        whisper_settings,
-        encoder,
-        scorer,
-        aligner,
-        check_settings,
-        MOST_VOICES if count is None else count.most,
+        out=options.out,
+        lengths=lengths,
+        language=language_or_none,
+        whisper_settings=whisper_settings,
+        encoder=encoder,
+        scorer=scorer,
+        aligner=aligner,
+        check_settings=check_settings,
+        most_voices=MOST_VOICES if count is None else count.most,
         aligns_clips_alone=checks.is_automatic,
     )
 

@@ -94,7 +94,15 @@ def build_candidates(clips: Sequence[RuleInput], lengths: Lengths) -> list[Candi
     paces = compute_pace_ranges((clip.speaker, clip.language, clip.quality.chars_per_second) for clip in clips if clip.text)
     limits = compute_voice_limits((clip.speaker, clip.quality.speaker_cos) for clip in clips)
     return [
-        Candidate(seconds, text, language, quality, lengths, paces.get((speaker, language)), limits.get(speaker))
+        Candidate(
+            seconds=seconds,
+            text=text,
+            language=language,
+            quality=quality,
+            lengths=lengths,
+            pace_range=paces.get((speaker, language)),
+            voice_limit=limits.get(speaker),
+        )
         for speaker, seconds, text, language, quality in clips
     ]
 

@@ -87,7 +87,19 @@ def collect_facts(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Audio
     name = line.manifest.name
     validates = name == VAL if name in (TRAIN, VAL) else row.split == "val"
     coded = row.audio_codes is not None
-    return RowFacts(line.place, validates, row.id, row.audio, row.speaker, row.language, row.source, row.start, row.end, usable, coded)
+    return RowFacts(
+        place=line.place,
+        validates=validates,
+        id=row.id,
+        audio=row.audio,
+        speaker=row.speaker,
+        language=row.language,
+        source=row.source,
+        start=row.start,
+        end=row.end,
+        sound=usable,
+        coded=coded,
+    )
 
 
 def check_clip(line: ManifestLine, row: ManifestRow, sound: AudioInfo | AudioError, codes: CodeFormat) -> Iterator[Problem]:

@@ -103,8 +103,15 @@ def examine_image(out: Path, found: FoundImage) -> ExaminedImage:
     file = f"{IMAGES}/{digest[:2]}/{digest[:32]}{facts['ending']}"
     if not (out / file).is_file() or (out / file).stat().st_size != len(content):
         files.write_bytes(out / file, content)
-    shape, copy = (facts["width"], facts["height"], int(facts["hash"], 16)), base64.b64decode(facts["copy"])
-    return result(digest, file, *shape, copy, (*found.changes, *facts["changes"]))
+    return result(
+        digest=digest,
+        file=file,
+        width=facts["width"],
+        height=facts["height"],
+        hash=int(facts["hash"], 16),
+        copy=base64.b64decode(facts["copy"]),
+        changes=(*found.changes, *facts["changes"]),
+    )
 
 
 def read_file(path: Path) -> bytes:

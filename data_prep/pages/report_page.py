@@ -139,21 +139,62 @@ def make_funnel(dataset: Dataset) -> list[FunnelStep]:
         lost[clip.reasons[0]].append(clip)
     losses = sorted(lost.items(), key=lambda item: (-_sum_seconds(item[1]), item[0]))
     whole = summary.input_seconds or 1.0
-    steps = [FunnelStep("input", "all decodable audio", "", "input", summary.input_seconds, 1.0, 0.0, summary.recordings)]
+    steps = [
+        FunnelStep(
+            name="input",
+            description="all decodable audio",
+            advice="",
+            kind="input",
+            seconds=summary.input_seconds,
+            share=1.0,
+            before=0.0,
+            count=summary.recordings,
+        )
+    ]
     left = summary.input_seconds - summary.non_speech_seconds
     silence = summary.non_speech_seconds
     steps.append(
-        FunnelStep("no speech", "pauses and other audio without speech", "", "silence", silence, silence / whole, left / whole, None)
+        FunnelStep(
+            name="no speech",
+            description="pauses and other audio without speech",
+            advice="",
+            kind="silence",
+            seconds=silence,
+            share=silence / whole,
+            before=left / whole,
+            count=None,
+        )
     )
     for reason, clips in losses:
         seconds = _sum_seconds(clips)
         left -= seconds
         description = explain_reason(reason) or clips[0].detail
         steps.append(
-            FunnelStep(reason, description, ADVICE.get(reason, ""), "lost", seconds, seconds / whole, max(left, 0.0) / whole, len(clips))
+            FunnelStep(
+                name=reason,
+                description=description,
+                advice=ADVICE.get(reason, ""),
+                kind="lost",
+                seconds=seconds,
+                share=seconds / whole,
+                before=max(left, 0.0) / whole,
+                count=len(clips),
+            )
         )
     seconds = _sum_seconds(dataset.kept)
-    return [*steps, FunnelStep("kept", "training and validation clips", "", "kept", seconds, seconds / whole, 0.0, len(dataset.kept))]
+    return [
+        *steps,
+        FunnelStep(
+            name="kept",
+            description="training and validation clips",
+            advice="",
+            kind="kept",
+            seconds=seconds,
+            share=seconds / whole,
+            before=0.0,
+            count=len(dataset.kept),
+        ),
+    ]
 
 
 def compute_drift(dataset: Dataset) -> float:
@@ -209,7 +250,13 @@ def _make_recording_view(account: RecordingDurations, clips: Sequence[ReportClip
     total, kept, rejected, silent = (part / MASTER_RATE for part in (account.total, account.kept, account.rejected, account.non_speech))
     snr = [value for clip in clips if (value := _read_measure(clip, "snr_db")) is not None]
     return RecordingView(
-        account, total, kept, rejected, silent, float(np.median(snr)) if snr else None, _describe_recording(account, clips)
+        durations=account,
+        total=total,
+        kept=kept,
+        rejected=rejected,
+        silent=silent,
+        snr=float(np.median(snr)) if snr else None,
+        notes=_describe_recording(account, clips),
     )
 
 

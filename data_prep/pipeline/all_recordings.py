@@ -344,7 +344,15 @@ def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[Task], t
     job = setup.job
     with (
         use_one_thread(),
-        Models(setup.whisper, device, setup.stages, job.encoder, job.scorer, job.aligner, setup.whisper_option) as models,
+        Models(
+            whisper=setup.whisper,
+            device=device,
+            folder=setup.stages,
+            encoder=job.encoder,
+            scorer=job.scorer,
+            aligner=job.aligner,
+            whisper_option=setup.whisper_option,
+        ) as models,
     ):
         yield functools.partial(_process_item, setup, models)
 

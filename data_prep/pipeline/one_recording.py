@@ -85,7 +85,7 @@ def examine_recording(run: RecordingRun) -> PreparedRecording | DividedRecording
         divisible = divisible and not (run.has_one_text and text.ends is None)  # a single text without word times
         found = recording_parts.list_parts(speech.regions, length, job.part_seconds, spoken) if divisible else [Region(0, length)]
         if len(found) == 1:
-            whole = RecordingPart(sound, found[0], True, None, text, speech.regions)
+            whole = RecordingPart(sound=sound, place=found[0], is_whole=True, levels=None, text=text, regions=speech.regions)
             return _make_recording(source, speech, text, [make_clips(run, whole)])
         inputs = {"speech": run.speech_key, "code": extraction.compute_code_digests()}
         levels = run.stages.run("levels", inputs, LEVELS, lambda: extraction.measure_levels(sound.master, speech.regions))
@@ -104,14 +104,21 @@ def prepare_part(run: RecordingRun, divided: DividedRecording, place: Region) ->
     sound = PartAudio(run.samples, divided.speech.track, place)
     text = _select_utterances(divided, place)
     regions = recording_parts.select_regions(divided.speech.regions, place)
-    return make_clips(run, RecordingPart(sound, place, False, divided.levels, text, regions))
+    return make_clips(run, RecordingPart(sound=sound, place=place, is_whole=False, levels=divided.levels, text=text, regions=regions))
 
 
 def begin_part(run: RecordingRun, decoded: DecodedPart) -> None:
     """Run the stages that need only one part of a recording, and not the user's transcript, while the rest is being decoded.
     `prepare_part` uses their stored results. Does nothing if the samples are gone, because decoding failed."""
     folder = decoded.folder if decoded.folder.exists() else run.samples
-    part = RecordingPart(PartAudio(folder, None, decoded.place), decoded.place, False, None, TimedText(), decoded.regions)
+    part = RecordingPart(
+        sound=PartAudio(folder, None, decoded.place),
+        place=decoded.place,
+        is_whole=False,
+        levels=None,
+        text=TimedText(),
+        regions=decoded.regions,
+    )
     with contextlib.suppress(FileNotFoundError):
         if (settings := run.job.whisper_settings or run.job.check_settings) is not None:
             transcribe_part(run, part, settings)
@@ -140,12 +147,12 @@ def _plan_early(run: RecordingRun) -> FindUtterances | None:
 
 def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: TimedText, prepared: list[PreparedPart]) -> PreparedRecording:
     return PreparedRecording(
-        source,
-        speech.track.length,
-        tuple(speech.regions),
-        tuple(clip for part in prepared for clip in part.clips),
-        _join_notes(speech, text),
-        speech.track.warning,
+        source=source,
+        total=speech.track.length,
+        regions=tuple(speech.regions),
+        clips=tuple(clip for part in prepared for clip in part.clips),
+        warning=_join_notes(speech, text),
+        damage=speech.track.warning,
         voices={identity: vector for part in prepared for identity, vector in part.voices.items()},
         windows=join_windows([part.windows for part in prepared]),
         delay=text.delay,

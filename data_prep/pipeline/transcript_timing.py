@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from pydantic import TypeAdapter
@@ -36,9 +37,8 @@ def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: Detec
     repair = _repair_times(run, units, speech) if has_cues else TimingRepair()
     delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues and not repair.segments else 0.0
     units = repair.units or (subtitle_sync.shift_units(units, delay) if delay else units)
-    is_checked = (
-        job.aligner is not None or job.check_settings is not None
-    )  # a model checks each clip, which is better evidence than few cues
+    # A model that checks each clip is better evidence than few cues.
+    is_checked = job.aligner is not None or job.check_settings is not None
     timings = _check_segments(units, repair, speech.regions) if has_cues else ()
     timings = () if is_checked and len(units) < subtitle_sync.FEW_CUES else timings
     fits = bool(timings) and all(timing.is_trusted for timing in timings)
@@ -48,8 +48,9 @@ def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: Detec
     note = "; ".join(filter(None, [repaired, recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])]))
     unchecked = has_cues and not timings and not is_checked
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
+    timed = TimedText(units=tuple(units), note=note, delay=delay, timings=timings, has_unchecked_times=unchecked, repair=repair)
     if job.locator is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
-        return TimedText(tuple(units), None, note, delay, timings, unchecked, repair)
+        return timed
     known: recording_alignment.Times = "right" if fits else "approximate"
     times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
@@ -68,7 +69,7 @@ def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: Detec
 
     located = run.stages.run("located", inputs, LOCATED, locate)
     notes = "; ".join(filter(None, [note, located.note]))
-    return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked, repair)
+    return replace(timed, units=tuple(located.units), ends=tuple(located.ends), note=notes)
 
 
 def _repair_times(run: RecordingRun, units: list[TextUnit], speech: DetectedSpeech) -> TimingRepair:

@@ -246,7 +246,7 @@ def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known:
     above = [parent for parent in folder.parents if root is not None and parent.is_relative_to(root)]
     nearest = [folder, *(above or [folder.parent] * (folder.name in ABOVE))]  # folders whose tables may name the recordings
     tables = [_read_tables(place, root, known) for place in nearest] if not all(map(own.get, recordings)) else []
-    return _Folder(folder, recordings, own, sorted(alone), near, rules, tables)
+    return _Folder(path=folder, recordings=recordings, own=own, alone=sorted(alone), near_misses=near, rules=rules, tables=tables)
 
 
 def _find_named_recordings(path: Path, suffix: str, names: RecordingNames) -> list[RecordingMatch]:
