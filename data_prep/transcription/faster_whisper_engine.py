@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, PackagePath, version
 from importlib.metadata import files as files_of
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,11 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.folder_handles import cache_home
 
+if TYPE_CHECKING:
+    from ctranslate2 import StorageView
+    from ctranslate2.models import WhisperGenerationResult
+    from faster_whisper import WhisperModel
+
 FORM = 2
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
 PREFIX = "faster-whisper:"
@@ -36,6 +41,14 @@ MOST_TOKENS = 224
 """Maximum tokens per pack: half of Whisper's context, as in openai-whisper."""
 BEAMS = 5
 """Texts that the decoder follows at the same time, as in faster-whisper's own pipelines."""
+
+
+class AlignedWord(TypedDict):
+    """A word as faster-whisper aligns it; its times are seconds in the pack."""
+
+    word: str
+    start: float
+    end: float
 
 
 def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
@@ -64,7 +77,7 @@ def choose_engine(name: str, device: str) -> str:
     return PREFIX + name
 
 
-def is_model(model: Any) -> bool:
+def is_model(model: object) -> TypeGuard[WhisperModel]:
     """Return whether `model` was created by `load_model`."""
     return type(model).__module__.startswith("faster_whisper.")
 
@@ -85,7 +98,7 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
         ) from error
 
 
-def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
+def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> WhisperModel:
     """The model. Raises `UserError`."""
     import torch
     from faster_whisper import WhisperModel
@@ -157,7 +170,7 @@ def describe_settings(name: str, language: str | None, beams: int) -> WhisperSet
     }
 
 
-def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
+def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
     """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each pack."""
     features = np.stack([_compute_features(model, audio, pack) for pack in batch])
     encoded = model.encode(features)
@@ -174,7 +187,7 @@ def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | No
     return units
 
 
-def _compute_features(model: Any, audio: Audio, pack: Pack) -> NDArray[np.float32]:
+def _compute_features(model: WhisperModel, audio: Audio, pack: Pack) -> NDArray[np.float32]:
     """[mels, 3000] log-mel spectrogram: 30 s, with silence after the pack. faster-whisper's own pipelines pad the spectrogram with zeros,
     which stand for noise: after that, the text of a short pack often ends early."""
     import whisper
@@ -183,7 +196,9 @@ def _compute_features(model: Any, audio: Audio, pack: Pack) -> NDArray[np.float3
     return features[..., : whisper.audio.N_FRAMES]
 
 
-def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, sure: list[float | None], beams: int) -> list[TextUnit]:
+def _transcribe_encoded(
+    model: WhisperModel, encoded: StorageView, batch: list[Pack], code: str, sure: list[float | None], beams: int
+) -> list[TextUnit]:
     """The words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
     from faster_whisper.tokenizer import Tokenizer
     from faster_whisper.transcribe import get_suppressed_tokens, merge_punctuations
@@ -212,7 +227,7 @@ def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, 
     return units
 
 
-def _make_scores(found: Any, text: str, is_complete: bool, code: str, sure: float | None) -> WhisperScores:
+def _make_scores(found: WhisperGenerationResult, text: str, is_complete: bool, code: str, sure: float | None) -> WhisperScores:
     """Scores of a decoded pack. CTranslate2 gives the mean over the tokens without the end of the text; Whisper counts that one too."""
     from whisper.tokenizer import LANGUAGES
     from whisper.utils import compression_ratio
@@ -229,7 +244,7 @@ def _make_scores(found: Any, text: str, is_complete: bool, code: str, sure: floa
     )
 
 
-def _make_units(words: list[dict[str, Any]], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
+def _make_units(words: list[AlignedWord], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
     """Words as text units; their times are seconds in the pack."""
     if packed_transcription.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.data_prep.audio.waveform import SPEECH_RATE, Audio
 from overtone.data_prep.parallel.torch_settings import restore_thread_count
@@ -33,6 +33,13 @@ from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.storage import files
 from overtone.finetune.storage.folder_handles import cache_home
 from overtone.finetune.storage.model_security import load_pickled_weights
+
+if TYPE_CHECKING:
+    import torch
+    from faster_whisper import WhisperModel
+    from torch import Tensor
+    from whisper import DecodingResult, ModelDimensions, Whisper
+    from whisper.model import TextDecoder
 
 FORM = 3
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
@@ -102,7 +109,7 @@ def is_cached(name: str) -> bool:
     return (cache_home() / "whisper" / f"{name}.pt").is_file()
 
 
-def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
+def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Whisper | WhisperModel:
     """The model, from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
     folder or the hub. Raises `UserError`."""
     import whisper
@@ -131,7 +138,7 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     return model
 
 
-def halve_products(model: Any) -> None:
+def halve_products(model: Whisper) -> None:
     """Convert the weights of all matrix products and convolutions to fp16, once. In fp16, openai-whisper converts the fp32 weights in every
     call instead, with the same result: it reads and writes four times as many bytes for each decoded token."""
     from torch import nn
@@ -159,7 +166,7 @@ def describe_settings(name: str, language: str | None, option: str = WHISPER_OPT
 
 
 def transcribe_recording(
-    model: Any,
+    model: Whisper | WhisperModel,
     audio: Audio,
     windows: list[Region],
     language: str | None,
@@ -184,17 +191,17 @@ def transcribe_recording(
     )
 
 
-def is_multilingual(model: Any) -> bool:
+def is_multilingual(model: Whisper | WhisperModel) -> bool:
     """Return whether a Whisper model of either engine is multilingual."""
     return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper has the attribute one level deeper
 
 
-def compute_token_limit(model: Any, seconds: float) -> int:
+def compute_token_limit(model: Whisper, seconds: float) -> int:
     """Maximum number of tokens of a pack of `seconds`."""
     return packed_transcription.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
-def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
+def _transcribe_batch(model: Whisper, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
     features = _encode_mels(model, [_compute_mel(model, audio, pack) for pack in batch])
     results = _decode_packs(model, features, batch, code, beams)
     sure = _read_language_probs(model, features, results)
@@ -203,7 +210,7 @@ def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | N
     return [unit for units in spoken for unit in units]
 
 
-def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
+def _compute_mel(model: Whisper, audio: Audio, pack: Pack) -> Tensor:
     """[n_mels, 3000] log-mel spectrogram on the model's device: 30 s, zero-padded after the pack."""
     import whisper
 
@@ -211,7 +218,7 @@ def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
     return whisper.log_mel_spectrogram(samples, n_mels=model.dims.n_mels, device=model.device)
 
 
-def _encode_mels(model: Any, mels: list[Any]) -> Any:
+def _encode_mels(model: Whisper, mels: list[Tensor]) -> Tensor:
     """[packs, 1500, n_audio_state] encoder output, in the precision that `_decode_packs` needs."""
     import torch
 
@@ -221,11 +228,11 @@ def _encode_mels(model: Any, mels: list[Any]) -> Any:
         return torch.cat([model.encoder(group.to(model.device, kind)) for group in groups])
 
 
-def _uses_fp16(model: Any) -> bool:
+def _uses_fp16(model: Whisper) -> bool:
     return model.device.type == "cuda"
 
 
-def _decode_packs(model: Any, features: Any, batch: list[Pack], code: str | None, beams: int) -> list[Any]:
+def _decode_packs(model: Whisper, features: Tensor, batch: list[Pack], code: str | None, beams: int) -> list[DecodingResult]:
     """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds."""
     results = _decode_at_temperature(model, features, batch, code, 0.0, beams)
     limits = [compute_token_limit(model, sum_seconds(pack)) for pack in batch]
@@ -240,7 +247,9 @@ def _decode_packs(model: Any, features: Any, batch: list[Pack], code: str | None
     return results
 
 
-def _decode_at_temperature(model: Any, features: Any, batch: list[Pack], code: str | None, temperature: float, beams: int = 1) -> list[Any]:
+def _decode_at_temperature(
+    model: Whisper, features: Tensor, batch: list[Pack], code: str | None, temperature: float, beams: int = 1
+) -> list[DecodingResult]:
     import torch
     import whisper
 
@@ -261,7 +270,7 @@ def _decode_at_temperature(model: Any, features: Any, batch: list[Pack], code: s
         return whisper.decode(model, features, options)
 
 
-def _has_failed(result: Any, limit: int) -> bool:
+def _has_failed(result: DecodingResult, limit: int) -> bool:
     if _is_silent(result):
         return False  # a retry would only hallucinate
     return (
@@ -269,11 +278,11 @@ def _has_failed(result: Any, limit: int) -> bool:
     )
 
 
-def _is_silent(result: Any) -> bool:
+def _is_silent(result: DecodingResult) -> bool:
     return packed_transcription.is_silence(result.no_speech_prob, result.avg_logprob)
 
 
-def _read_language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
+def _read_language_probs(model: Whisper, features: Tensor, results: list[DecodingResult]) -> list[float | None]:
     """Probability of the decoded language, requested or detected, for each pack."""
     if not model.is_multilingual:
         return [None] * len(results)
@@ -285,16 +294,16 @@ def _read_language_probs(model: Any, features: Any, results: list[Any]) -> list[
 class _EncodedWhisper:
     """The parts of a Whisper that `find_alignment` uses, for encoded audio: encoding again would take half the time of an alignment."""
 
-    device: Any
-    dims: Any
-    decoder: Any
-    alignment_heads: Any
+    device: torch.device
+    dims: ModelDimensions
+    decoder: TextDecoder
+    alignment_heads: Tensor
 
-    def __call__(self, features: Any, tokens: Any) -> Any:
+    def __call__(self, features: Tensor, tokens: Tensor) -> Tensor:
         return self.decoder(tokens, features)
 
 
-def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_prob: float | None) -> list[TextUnit]:
+def _align_words(model: Whisper, features: Tensor, pack: Pack, result: DecodingResult, language_prob: float | None) -> list[TextUnit]:
     from whisper.audio import HOP_LENGTH
     from whisper.timing import find_alignment, merge_punctuations
     from whisper.tokenizer import LANGUAGES, get_tokenizer
