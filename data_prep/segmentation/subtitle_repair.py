@@ -31,7 +31,7 @@ from overtone.data_prep.segmentation.vad import Region
 from overtone.finetune.storage import files
 
 WINDOW_CUES, STEP_CUES = 12, 3
-"""Cues that are compared together, and from one window to the next."""
+"""Cues that are compared together, and the step in cues from one window to the next."""
 REACH_SECONDS, REACH_SHARE = 150.0, 0.002
 """Offsets that are compared: so many seconds on both sides, and a share of the time of the cue, since a clock is known to half a step of
 `RATES`."""
@@ -51,7 +51,7 @@ HIT_SECONDS = (0.08, 0.25)
 """Maximum distance in seconds between a fitting cue and a start of speech: three times the median error in its segment, within these
 limits."""
 EXACT_SHARE = 0.75
-"""Share of cues that end where speech ends, from which all have to."""
+"""Share of cues that end where speech ends, above which all cues have to."""
 MISS = -1.5
 """Score at a break of a cue that does not fit; one that fits has 1. By chance three in ten fit."""
 OVERLAP = MASTER_RATE // 5
@@ -87,7 +87,7 @@ class TimingRepair(BaseModel):
     left_out: int = 0
     """Cues whose times are not proven."""
     unproven: list[Region] = []
-    """Speech between segments, and beside cues that are left out; no clip with it is to be trusted."""
+    """Speech between segments, and beside cues that are left out; a clip that contains some of it is not trusted."""
     has_other_ends: bool = False
     """True if the first or last cues clearly do not fit the segment that all others fit."""
 
@@ -115,12 +115,12 @@ class _Line(NamedTuple):
     """Seconds in the recording of its last anchor."""
 
     def move(self, seconds: float) -> float:
-        """Seconds in the recording of a time of the transcript."""
+        """Return the seconds in the recording of a time of the transcript."""
         return self.rate * seconds + self.shift
 
 
 def repair_times(units: Sequence[TextUnit], regions: Sequence[Region]) -> TimingRepair:
-    """The cues with the times of the speech, segment by segment. `regions`: speech, in order."""
+    """Return the cues with the times of the speech, segment by segment. `regions`: speech, in order."""
     if len(units) < 2 * WINDOW_CUES:
         return TimingRepair()
     talk = join_short_pauses(regions)
@@ -153,7 +153,7 @@ def describe_repair(repair: TimingRepair) -> str:
 
 
 def _find_rate(times: NDArray[np.float64], speech: NDArray[np.float64]) -> float:
-    """The clock at which the anchors of some windows are best; 1 if enough windows have one at the recording's own."""
+    """Return the clock at which the anchors of some windows are best; 1 if enough windows have one at the recording's own."""
     every = max(STEP_CUES, (len(times) - WINDOW_CUES) // RATE_WINDOWS)
     if len(_find_anchors(times, speech, 1.0, every)) > CLEAR_SHARE * (len(times) - WINDOW_CUES) / every:
         return 1.0
@@ -162,7 +162,7 @@ def _find_rate(times: NDArray[np.float64], speech: NDArray[np.float64]) -> float
 
 
 def _find_anchors(times: NDArray[np.float64], speech: NDArray[np.float64], rate: float, every: int = STEP_CUES) -> list[_Anchor]:
-    """The windows with one clear peak, every so many cues and at the end, if the transcript's clock runs at `rate`."""
+    """Return the windows with one clear peak, every so many cues and at the end, if the transcript's clock runs at `rate`."""
     last = len(times) - WINDOW_CUES
     found = []
     for first in [*range(0, last, every), last]:
@@ -175,8 +175,8 @@ def _find_anchors(times: NDArray[np.float64], speech: NDArray[np.float64], rate:
 
 
 def _find_place(window: NDArray[np.float64], middle: float, speech: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Seconds in the recording that belong to the `middle` of the cues at `window`, relative to it, with the correlation there; None
-    without a clear peak."""
+    """Return the seconds in the recording that belong to the `middle` of the cues at `window`, relative to it, with the correlation there;
+    None without a clear peak."""
     reach = REACH_SECONDS + REACH_SHARE * middle
     edge = 4 * BLUR_SECONDS
     cues = make_train(window, window[0] - edge, window[-1] + edge)
@@ -195,7 +195,7 @@ def _find_place(window: NDArray[np.float64], middle: float, speech: NDArray[np.f
 
 
 def _correlate_at_all_offsets(cues: NDArray[np.float64], speech: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[len(speech) − len(cues) + 1] Pearson's correlation of the cues with the speech from each frame on."""
+    """Return Pearson's correlation [len(speech) − len(cues) + 1] of the cues with the speech from each frame on."""
     count, size = len(cues), 1 << (len(speech) + len(cues) - 1).bit_length()  # a length with a large prime factor takes ten times as long
     centred = cues - cues.mean()
     products = np.fft.irfft(np.fft.rfft(speech, size) * np.conj(np.fft.rfft(centred, size)), size)[: len(speech) - count + 1]
@@ -206,7 +206,8 @@ def _correlate_at_all_offsets(cues: NDArray[np.float64], speech: NDArray[np.floa
 
 
 def _find_lines(anchors: Sequence[_Anchor], rate: float) -> list[_Line]:
-    """The segments that two anchors without a common cue prove, in order. An anchor by chance between two of one segment is left out."""
+    """Return the segments that two anchors without a common cue prove, in order. An anchor by chance between two of one segment is left
+    out."""
     proven = [anchor for group in _chain(anchors, rate) if group[-1].first - group[0].first >= WINDOW_CUES for anchor in group]
     lines = list[_Line]()
     for group in _chain(proven, rate):
@@ -220,7 +221,7 @@ def _find_lines(anchors: Sequence[_Anchor], rate: float) -> list[_Line]:
 
 
 def _chain(anchors: Sequence[_Anchor], rate: float) -> list[list[_Anchor]]:
-    """Neighbouring anchors whose places continue each other."""
+    """Return the neighbouring anchors whose places continue each other."""
     groups = list[list[_Anchor]]()
     for anchor in anchors:
         before = groups[-1][-1] if groups else None
@@ -233,8 +234,8 @@ def _chain(anchors: Sequence[_Anchor], rate: float) -> list[list[_Anchor]]:
 
 
 def _find_fitting(line: _Line, units: Sequence[TextUnit], speech: Sequence[Region]) -> NDArray[np.bool_]:
-    """[cues]: which begin where speech begins if they are moved, as exactly as most cues of the segment do. If most also end where speech
-    ends, they have to do so too. `speech`: between pauses."""
+    """Return [cues]: True for those that begin where speech begins if they are moved, as exactly as most cues of the segment do. If most
+    also end where speech ends, they have to do so too. `speech`: between pauses."""
     fitting = np.ones(len(units), bool)
     for edge in ("start", "stop"):
         known = np.array([getattr(region, edge) for region in speech]) / MASTER_RATE
@@ -249,7 +250,8 @@ def _find_fitting(line: _Line, units: Sequence[TextUnit], speech: Sequence[Regio
 
 
 def _choose_ranges(lines: Sequence[_Line], scores: Sequence[NDArray[np.float64]]) -> list[tuple[int, int]]:
-    """The cues `first:stop` of each segment: those that its anchors cover and, at its ends, as many as fit it and not its neighbour."""
+    """Return the cues `first:stop` of each segment: those that its anchors cover and, at its ends, as many as fit it and not its
+    neighbour."""
     count = len(scores[0])
     high = lines[0].first + WINDOW_CUES
     unsure = high - _choose_edge(scores[0][:high][::-1])
@@ -271,7 +273,7 @@ def _choose_ranges(lines: Sequence[_Line], scores: Sequence[NDArray[np.float64]]
 
 
 def _choose_edge(scores: NDArray[np.float64]) -> int:
-    """Number of cues with the best sum of scores."""
+    """Return the number of cues with the best sum of scores."""
     return int(np.concatenate([[0.0], np.cumsum(scores)]).argmax())
 
 
@@ -318,5 +320,5 @@ def _move_unit(unit: TextUnit, line: _Line) -> TextUnit:
 
 @functools.cache
 def compute_code_digest() -> str:
-    """Digest of this file: part of the cache key, so that results of other code are not reused."""
+    """Return the digest of this file: part of the cache key, so that results of other code are not reused."""
     return files.digest(Path(__file__))

@@ -26,7 +26,7 @@ BLUR_SECONDS = 0.15
 PAUSE_SECONDS = 0.25
 """Minimum pause before a start of speech."""
 FARTHEST_SECONDS = 10.0
-"""Offsets that are compared, on both sides; those more than a second from the best one show what chance gives."""
+"""Offsets that are compared, on both sides; those more than a second from the best one show the correlation by chance."""
 EXACT_SECONDS = 0.3
 """Offsets that need no repair: they select the same pauses."""
 LEAST_CUES = 5
@@ -67,7 +67,7 @@ class TranscriptTiming(NamedTuple):
 
     @property
     def least_correlation(self) -> float:
-        """The correlation that is expected of so many cues."""
+        """Minimum correlation of so many cues."""
         return GOOD_CORRELATION if self.cues >= FEW_CUES else FEW_CORRELATION
 
     @property
@@ -76,7 +76,8 @@ class TranscriptTiming(NamedTuple):
 
 
 def measure_delay(units: list[TextUnit], regions: list[Region]) -> float:
-    """Seconds by which all cues are late (negative: early); 0 if they are not, if it is unclear, or with fewer than twelve cues."""
+    """Return the seconds by which all cues are late (negative: early); 0 if they are not, if it is unclear, or with fewer than twelve
+    cues."""
     if len(units) < FEW_CUES:
         return 0.0
     correlations = _correlate_starts(units, regions)
@@ -87,13 +88,13 @@ def measure_delay(units: list[TextUnit], regions: list[Region]) -> float:
 
 
 def shift_units(units: list[TextUnit], delay: float) -> list[TextUnit]:
-    """The cues `delay` seconds earlier, none before the start of the recording."""
+    """Return the cues `delay` seconds earlier, none before the start of the recording."""
     moved = round(delay * MASTER_RATE)
     return [unit.model_copy(update={"start": max(0, unit.start - moved), "stop": max(0, unit.stop - moved)}) for unit in units]
 
 
 def check_timing(units: list[TextUnit], regions: list[Region]) -> list[TranscriptTiming]:
-    """The timing of each block of about 24 cues, near their stated times; [] with fewer than five cues."""
+    """Return the timing of each block of about 24 cues, near their stated times; [] with fewer than five cues."""
     if len(units) < LEAST_CUES:
         return []
     blocks = np.array_split(np.arange(len(units)), max(1, len(units) // BLOCK_CUES))
@@ -102,7 +103,7 @@ def check_timing(units: list[TextUnit], regions: list[Region]) -> list[Transcrip
 
 
 def find_unspoken(units: list[TextUnit], regions: list[Region]) -> list[TextUnit]:
-    """The cues in whose time nobody speaks. `regions`: speech, in order. Use it only for cues whose times fit the speech."""
+    """Return the cues in whose time nobody speaks. `regions`: speech, in order. Use it only for cues whose times fit the speech."""
     return [unit for unit in units if _measure_spoken_share(unit, regions) < LEAST_SPOKEN]
 
 
@@ -115,7 +116,7 @@ def _measure_spoken_share(unit: TextUnit, regions: list[Region]) -> float:
 
 
 def _read_peak(units: list[TextUnit], correlations: NDArray[np.float64], farthest: float) -> TranscriptTiming:
-    """The best offset within ± `farthest` seconds."""
+    """Return the best offset within ± `farthest` seconds."""
     center = len(correlations) // 2
     reach = round(farthest * FRAMES_PER_SECOND)
     best = center - reach + int(correlations[center - reach : center + reach + 1].argmax())
@@ -129,7 +130,8 @@ def _read_peak(units: list[TextUnit], correlations: NDArray[np.float64], farthes
 
 
 def _correlate_starts(units: list[TextUnit], regions: list[Region]) -> NDArray[np.float64]:
-    """[2 × farthest + 1] correlation of the starts of the cues with the starts of speech, if the cues are moved by −10 … 10 s."""
+    """Return the correlation [2 × farthest + 1] of the starts of the cues with the starts of speech, if the cues are moved by −10 … 10
+    s."""
     margin = FARTHEST_SECONDS + 1.0
     begin = units[0].start / MASTER_RATE - margin
     last = min(max(unit.start for unit in units), regions[-1].stop)  # a wrong time may be days after the end
@@ -144,7 +146,7 @@ def _correlate_starts(units: list[TextUnit], regions: list[Region]) -> NDArray[n
 
 
 def join_short_pauses(regions: Sequence[Region]) -> list[Region]:
-    """The speech between pauses of at least `PAUSE_SECONDS`."""
+    """Return the speech between pauses of at least `PAUSE_SECONDS`."""
     joined = list(regions[:1])
     for region in regions[1:]:
         if region.start - joined[-1].stop >= PAUSE_SECONDS * MASTER_RATE:
@@ -155,7 +157,7 @@ def join_short_pauses(regions: Sequence[Region]) -> list[Region]:
 
 
 def make_train(times: Iterable[float], begin: float, end: float) -> NDArray[np.float64]:
-    """[frames] of 20 ms from `begin` to `end` seconds, with a bell around each time."""
+    """Return the frames of 20 ms from `begin` to `end` seconds, with a bell around each time."""
     train = np.zeros(max(1, round((end - begin) * FRAMES_PER_SECOND)))
     places = np.round((np.fromiter(times, float) - begin) * FRAMES_PER_SECOND).astype(int)
     np.add.at(train, places[(places >= 0) & (places < len(train))], 1.0)
@@ -165,7 +167,7 @@ def make_train(times: Iterable[float], begin: float, end: float) -> NDArray[np.f
 
 
 def _correlate(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Pearson's correlation of two signals [n]; 0 if one of them is constant."""
+    """Return Pearson's correlation of two signals [n]; 0 if one of them is constant."""
     first, second = one - one.mean(), other - other.mean()
     scale = float(np.sqrt(np.square(first).sum() * np.square(second).sum()))
     return float(first @ second) / scale if scale > 1e-12 else 0.0
@@ -173,5 +175,5 @@ def _correlate(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 
 @functools.cache
 def compute_code_digest() -> str:
-    """Digest of this file: part of the cache key, so that results of other code are not reused."""
+    """Return the digest of this file: part of the cache key, so that results of other code are not reused."""
     return files.digest(Path(__file__))

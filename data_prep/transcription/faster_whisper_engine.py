@@ -59,8 +59,8 @@ def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
 
 
 def choose_engine(name: str, device: str) -> str:
-    """`name` with `PREFIX` if it is a published Whisper that this engine transcribes in less time: the package is installed, and the device
-    is a CPU. Weights that are on this machine for openai-whisper only are not downloaded again."""
+    """Return `name` with `PREFIX` if it is a published Whisper that this engine transcribes in less time: the package is installed, and the
+    device is a CPU. Weights that are on this machine for openai-whisper only are not downloaded again."""
     import whisper
 
     if device != "cpu" or name not in whisper._MODELS or find_spec("faster_whisper") is None:
@@ -83,7 +83,7 @@ def is_model(model: object) -> TypeGuard[WhisperModel]:
 
 
 def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
-    """The file with the weights; a published name is downloaded once from the Hugging Face hub. Raises `UserError`."""
+    """Return the file with the weights; a published name is downloaded once from the Hugging Face hub. Raises `UserError`."""
     from faster_whisper import available_models, download_model
 
     given = name.removeprefix(PREFIX)
@@ -99,7 +99,7 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
 
 
 def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> WhisperModel:
-    """The model. Raises `UserError`."""
+    """Load the model. Raises `UserError`."""
     import torch
     from faster_whisper import WhisperModel
 
@@ -115,7 +115,7 @@ def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> WhisperM
 
 
 def require_readable(folder: Path, option: str) -> None:
-    """Raises `UserError` for a pipe, a device or a socket in a folder, and for a settings or vocabulary file that is too large for one:
+    """Raise `UserError` for a pipe, a device or a socket in a folder, and for a settings or vocabulary file that is too large for one:
     CTranslate2 and faster-whisper open the files themselves."""
     for path in sorted(folder.iterdir()):
         try:
@@ -156,7 +156,7 @@ def _list_files(package: str) -> Iterable[PackagePath]:
 
 
 def describe_settings(name: str, language: str | None, beams: int) -> WhisperSettings:
-    """Everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
+    """Return everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
     weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
     return {
         "form": FORM,
@@ -171,7 +171,8 @@ def describe_settings(name: str, language: str | None, beams: int) -> WhisperSet
 
 
 def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
-    """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each pack."""
+    """Return the words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each
+    pack."""
     features = np.stack([_compute_features(model, audio, pack) for pack in batch])
     encoded = model.encode(features)
     if not model.model.is_multilingual:
@@ -188,8 +189,8 @@ def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code:
 
 
 def _compute_features(model: WhisperModel, audio: Audio, pack: Pack) -> NDArray[np.float32]:
-    """[mels, 3000] log-mel spectrogram: 30 s, with silence after the pack. faster-whisper's own pipelines pad the spectrogram with zeros,
-    which stand for noise: after that, the text of a short pack often ends early."""
+    """Return the log-mel spectrogram [mels, 3000]: 30 s, with silence after the pack. faster-whisper's own pipelines pad the spectrogram
+    with zeros, which stand for noise: after that, the text of a short pack often ends early."""
     import whisper
 
     features: NDArray[np.float32] = model.feature_extractor(whisper.pad_or_trim(packed_transcription.join_samples(audio, pack)))
@@ -199,7 +200,7 @@ def _compute_features(model: WhisperModel, audio: Audio, pack: Pack) -> NDArray[
 def _transcribe_encoded(
     model: WhisperModel, encoded: StorageView, batch: list[Pack], code: str, sure: list[float | None], beams: int
 ) -> list[TextUnit]:
-    """The words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
+    """Return the words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
     from faster_whisper.tokenizer import Tokenizer
     from faster_whisper.transcribe import get_suppressed_tokens, merge_punctuations
 
@@ -228,7 +229,8 @@ def _transcribe_encoded(
 
 
 def _make_scores(found: WhisperGenerationResult, text: str, is_complete: bool, code: str, sure: float | None) -> WhisperScores:
-    """Scores of a decoded pack. CTranslate2 gives the mean over the tokens without the end of the text; Whisper counts that one too."""
+    """Return the scores of a decoded pack. CTranslate2 gives the mean over the tokens without the end of the text; Whisper counts that one
+    too."""
     from whisper.tokenizer import LANGUAGES
     from whisper.utils import compression_ratio
 
@@ -245,7 +247,7 @@ def _make_scores(found: WhisperGenerationResult, text: str, is_complete: bool, c
 
 
 def _make_units(words: list[AlignedWord], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
-    """Words as text units; their times are seconds in the pack."""
+    """Return the words as text units; their times are seconds in the pack."""
     if packed_transcription.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
     placed = [(word["word"], *packed_transcription.locate_word(pack, word["start"], word["end"])) for word in words if word["word"]]

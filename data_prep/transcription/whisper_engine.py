@@ -55,8 +55,8 @@ WORD_TOLERANCE = 0.4
 
 
 def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
-    """SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only the weights
-    of a hub name are downloaded for this."""
+    """Return the SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only
+    the weights of a hub name are downloaded for this."""
     import whisper
 
     if demo_whisper.is_demo_name(name):
@@ -74,7 +74,7 @@ def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
 
 
 def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
-    """The file with the weights; a published name is downloaded to ~/.cache/whisper if missing. Raises `UserError`.
+    """Return the file with the weights; a published name is downloaded to ~/.cache/whisper if missing. Raises `UserError`.
 
     Call it before several processes load the model, or they would all download to the same file.
     """
@@ -99,18 +99,18 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
 
 
 def find_cached_english_model() -> str:
-    """The smallest good model for English among those in ~/.cache/whisper that are fast on a CPU; "" if none is there."""
+    """Return the smallest good model for English among those in ~/.cache/whisper that are fast on a CPU; "" if none is there."""
     names = ("base.en", "small.en", "base", "small", "tiny.en")
     return next((name for name in names if is_cached(name)), "")
 
 
 def is_cached(name: str) -> bool:
-    """True if the published model with that name is in ~/.cache/whisper."""
+    """Return True if the published model with that name is in ~/.cache/whisper."""
     return (cache_home() / "whisper" / f"{name}.pt").is_file()
 
 
 def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Whisper | WhisperModel:
-    """The model, from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
+    """Load the model from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
     folder or the hub. Raises `UserError`."""
     import whisper
 
@@ -149,7 +149,7 @@ def halve_products(model: Whisper) -> None:
 
 
 def describe_settings(name: str, language: str | None, option: str = WHISPER_OPTION, beams: int | None = None) -> WhisperSettings:
-    """Everything that the text depends on besides the audio: part of the cache key. `beams`: as of `transcribe_recording`."""
+    """Return everything that the text depends on besides the audio: part of the cache key. `beams`: as of `transcribe_recording`."""
     if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.describe_settings(name, language, beams or faster_whisper_engine.BEAMS)
     demo: WhisperSettings = demo_whisper.describe_settings(option) if demo_whisper.is_demo_name(name) else {}
@@ -174,9 +174,9 @@ def transcribe_recording(
     report: Callable[[float], None] = lambda _done: None,
     beams: int | None = None,
 ) -> list[TextUnit]:
-    """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack, `report` receives the seconds that are finished (`packed_transcription.transcribe_windows`); `beams`: texts that the
-    decoder follows at the same time, None for those of the engine.
+    """Return the words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`:
+    maximum seconds of a pack, `report` receives the seconds that are finished (`packed_transcription.transcribe_windows`); `beams`: texts
+    that the decoder follows at the same time, None for those of the engine.
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
@@ -197,7 +197,7 @@ def is_multilingual(model: Whisper | WhisperModel) -> bool:
 
 
 def compute_token_limit(model: Whisper, seconds: float) -> int:
-    """Maximum number of tokens of a pack of `seconds`."""
+    """Return the maximum number of tokens of a pack of `seconds`."""
     return packed_transcription.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
@@ -211,7 +211,7 @@ def _transcribe_batch(model: Whisper, audio: Audio, batch: list[Pack], code: str
 
 
 def _compute_mel(model: Whisper, audio: Audio, pack: Pack) -> Tensor:
-    """[n_mels, 3000] log-mel spectrogram on the model's device: 30 s, zero-padded after the pack."""
+    """Return the log-mel spectrogram [n_mels, 3000] on the model's device: 30 s, zero-padded after the pack."""
     import whisper
 
     samples = whisper.pad_or_trim(packed_transcription.join_samples(audio, pack))
@@ -219,7 +219,7 @@ def _compute_mel(model: Whisper, audio: Audio, pack: Pack) -> Tensor:
 
 
 def _encode_mels(model: Whisper, mels: list[Tensor]) -> Tensor:
-    """[packs, 1500, n_audio_state] encoder output, in the precision that `_decode_packs` needs."""
+    """Return the encoder output [packs, 1500, n_audio_state], in the precision that `_decode_packs` needs."""
     import torch
 
     kind = torch.float16 if _uses_fp16(model) else torch.float32
@@ -283,7 +283,7 @@ def _is_silent(result: DecodingResult) -> bool:
 
 
 def _read_language_probs(model: Whisper, features: Tensor, results: list[DecodingResult]) -> list[float | None]:
-    """Probability of the decoded language, requested or detected, for each pack."""
+    """Return the probability of the decoded language, requested or detected, for each pack."""
     if not model.is_multilingual:
         return [None] * len(results)
     _, probabilities = model.detect_language(features)
