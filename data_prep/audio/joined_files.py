@@ -203,7 +203,8 @@ def _find_ogg_links(part: FilePart, file: FileView, alive: Callable[[], None]) -
 def read_first_granule(part: FilePart) -> int:
     """Return the time at which the first page with sound ends, in samples; 0 if no page has sound."""
     with part.open() as file:
-        for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), part.stop - part.start):
+        pages = _walk_ogg_pages(file, skip_id3(file, 0), part.stop - part.start)
+        for position, _, _ in pages:
             file.seek(position + 6)
             granule = int.from_bytes(file.read(8), "little", signed=True)  # 0 or less for a page without sound
             if granule > 0:

@@ -64,7 +64,7 @@ class WrongRequest:
 
 
 Outcome = ItemResult[R_co] | Failure | WrongRequest
-"""How the work on an item ended. `unwrap_result` converts it for the caller."""
+"""Outcome of the work on an item, which `unwrap_result` converts for the caller."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ BEAMS = 5
 """Texts that the decoder follows at the same time, as in faster-whisper's own pipelines."""
 
 
-class AlignedWord(TypedDict):
+class FasterWhisperWord(TypedDict):
     """A word as faster-whisper aligns it; its times are seconds in the pack."""
 
     word: str
@@ -246,7 +246,7 @@ def _make_scores(found: WhisperGenerationResult, text: str, is_complete: bool, c
     )
 
 
-def _make_units(words: list[AlignedWord], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
+def _make_units(words: list[FasterWhisperWord], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
     """Return the words as text units; their times are seconds in the pack."""
     if packed_transcription.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
