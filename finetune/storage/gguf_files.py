@@ -20,12 +20,14 @@ ALIGNMENT_KEY, ALIGNMENT = "general.alignment", 32
 """Key of the alignment in bytes of each tensor's data, and its default."""
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Type of a metadata value → its form for `struct`."""
-UNSIGNED, BOOLEAN, STRING, ARRAY, FLOAT = 4, 7, 8, 9, 6
+UNSIGNED, SIGNED, FLOAT, BOOLEAN, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 TENSOR_TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 8: ("Q8_0", 32, 34), 30: ("BF16", 1, 2)}
 """Type of a tensor → its name, elements of a block, bytes of a block. Only those that an export has."""
 LONGEST_KEY, LONGEST_STRING, MOST_VALUES, MOST_DIMENSIONS = 2**16, 2**26, 2**24, 4
 """Limits above everything that a model has: of a vocabulary, a million tokens and merges."""
 BLOCK_BYTES = 2**24
+MetadataValue = bool | int | str | list[float] | list[int]
+"""A value that `copy_with_metadata` writes."""
 
 
 class GgufTensor(NamedTuple):
@@ -145,8 +147,9 @@ class _Reader:
         return found
 
 
-def encode_value(key: str, value: bool | int | str | list[float]) -> bytes:
-    """A metadata entry as it is stored: a truth value, an unsigned 32-bit integer, a text, or a list of fp32 numbers."""
+def encode_value(key: str, value: MetadataValue) -> bytes:
+    """A metadata entry as it is stored: a truth value, an unsigned 32-bit integer, a text, or a list of fp32 numbers or of
+    signed 32-bit integers."""
     name = key.encode()
     head = struct.pack("<Q", len(name)) + name
     if isinstance(value, bool):
@@ -156,10 +159,11 @@ def encode_value(key: str, value: bool | int | str | list[float]) -> bytes:
     if isinstance(value, str):
         text = value.encode()
         return head + struct.pack("<IQ", STRING, len(text)) + text
-    return head + struct.pack(f"<IIQ{len(value)}f", ARRAY, FLOAT, len(value), *value)
+    kind = SIGNED if all(isinstance(number, int) for number in value) else FLOAT
+    return head + struct.pack(f"<IIQ{len(value)}{NUMBERS[kind]}", ARRAY, kind, len(value), *value)
 
 
-def copy_with_metadata(source: Path, target: Path, changes: Mapping[str, bool | int | str | list[float]]) -> str:
+def copy_with_metadata(source: Path, target: Path, changes: Mapping[str, MetadataValue]) -> str:
     """Copy a GGUF file into a temporary folder, with some metadata replaced or added; the tensors' data is copied block by block. Returns
     the SHA-256 of the copy. Raises `UserError` as `read_header`."""
     header = read_header(source)

@@ -57,7 +57,7 @@ def list_settings() -> Iterator[Setting]:
 def read_results(path: Path) -> dict[Setting, Result]:
     """The results that there are, of the runs in their order."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n") and line != "\n"]
+    found = [json.loads(line) for line in text.splitlines() if line.endswith("}}")]  # a line that was cut off ends otherwise
     return {Setting(**each["setting"]): Result(**each["result"]) for each in found}
 
 

@@ -1,7 +1,7 @@
 """The architectures that are exported as GGUF, and the settings of each that llama.cpp computes.
 
 llama.cpp fixes many settings for an architecture that transformers reads from config.json, and its converter drops those without a word. So
-each architecture lists the values that both compute. Logits were compared for Llama alone (SmolLM2).
+each architecture lists the values that both compute. tests/real/test_gguf_architectures.py compares the logits of each.
 """
 
 from __future__ import annotations
@@ -95,3 +95,15 @@ def find_ignored_window(config: PretrainedConfig, found: Convertible) -> int | N
     window: int | None = getattr(config, "sliding_window", None)
     used = getattr(config, "use_sliding_window", True)
     return window if found.ignores_window and used and window and window < config.max_position_embeddings else None
+
+
+def find_long_factors(config: Any) -> int | None:
+    """The context, in positions, above which llama.cpp gives every text the rotary factors for long ones (longrope); None if it has none.
+
+    transformers chooses by the length of the text.
+    """
+    given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if given.get("rope_type", given.get("type")) != "longrope":
+        return None
+    original: int = given.get("original_max_position_embeddings") or config.original_max_position_embeddings
+    return original

@@ -17,7 +17,7 @@ from overtone.finetune.storage.safetensors_opening import open_weights
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.language.causal_model import causal_language_model, read_config
 from overtone.recipes.language.gguf import converter_process, ollama_modelfile, tensor_check, tokenizer_check
-from overtone.recipes.language.gguf.convertible_architectures import Convertible, find_convertible, find_ignored_window
+from overtone.recipes.language.gguf.convertible_architectures import Convertible, find_convertible, find_ignored_window, find_long_factors
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def make_conversion(form: str, base: Path, tokenizer: PreTrainedTokenizerBase, g
     trained = TrainedModel(base, find_convertible(config, base), TrainedTokenizer(tokenizer, stops))
     if (window := find_ignored_window(config, trained.convertible)) is not None:
         print_diagnostic(f"note: llama.cpp ignores this model's sliding window: limit its context to {window:,} tokens (llama-server -c)")
+    if (original := find_long_factors(config)) is not None:
+        print_diagnostic(
+            f"note: with a context over {original:,} tokens, llama.cpp computes short texts with the factors for long ones: limit it "
+            f"(llama-server -c {original})"
+        )
     modelfile = ollama_modelfile.render_modelfile(trained.tokenizer, generation) if form == OLLAMA else None
     return Conversion(
         choose_type=partial(choose_type, form),

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
-from overtone.finetune.storage.gguf_files import GgufHeader
+from overtone.finetune.storage.gguf_files import GgufHeader, MetadataValue
 from overtone.recipes.language.chat_template import make_chat
 from overtone.recipes.language.completion_boundary import begin_ids
 from overtone.recipes.language.gguf import pre_tokenizer_patterns
@@ -26,8 +26,9 @@ KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
 """Kinds of vocabulary, as `tokenizer.ggml.model` names them: BPE of bytes, and BPE of characters in the manner of SentencePiece."""
-CONTROL, UNUSED = 3, 5
-"""Types of tokens."""
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5
+"""Types of tokens. llama.cpp finds tokens of the first three in a text before it divides the rest. SentencePiece's token for unknown
+characters has the first."""
 SPACE = "▁"
 ENDS = frozenset(
     {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>"}
@@ -101,12 +102,12 @@ def list_steps(found: dict[str, Any] | None, inside: str) -> list[dict[str, Any]
     return [step for inner in found[inside] for step in list_steps(inner, inside)] if found["type"] == "Sequence" else [found]
 
 
-def find_metadata(trained: TrainedTokenizer, header: GgufHeader) -> dict[str, bool | int | str | list[float]]:
+def find_metadata(trained: TrainedTokenizer, header: GgufHeader) -> dict[str, MetadataValue]:
     """Metadata that the trained tokenizer determines and the converter guesses: key → value. `header`: of the file that it wrote.
 
     Raises `UserError` for a tokenizer that a file cannot express.
     """
-    found: dict[str, bool | int | str | list[float]] = {f"{KEY}add_bos_token": trained.begins, f"{KEY}add_eos_token": False}
+    found: dict[str, MetadataValue] = {f"{KEY}add_bos_token": trained.begins, f"{KEY}add_eos_token": False}
     eos = header.metadata.get(f"{KEY}eos_token_id")
     unknown = [stop for stop in trained.stops if stop != eos and trained.tokenizer.convert_ids_to_tokens(stop) not in ENDS]
     names = ("eot", "eom")
@@ -116,11 +117,29 @@ def find_metadata(trained: TrainedTokenizer, header: GgufHeader) -> dict[str, bo
             "transformers"
         )
     found |= {f"{KEY}{name}_token_id": stop for name, stop in zip(names, unknown)}
+    types = header.metadata.get(f"{KEY}token_type", [])
+    if (right := correct_types(trained, types)) != types:  # the converter knows added tokens by a file that transformers 5 does not write
+        found[f"{KEY}token_type"] = right
     if trained.kind == SENTENCE_PIECE:
         found[f"{KEY}add_space_prefix"] = trained.adds_space
         if len(set(header.metadata.get(f"{KEY}scores", []))) < 3:  # the converter writes one score for all if there is no tokenizer.model
             found[f"{KEY}scores"] = compute_scores(trained, len(header.metadata.get(f"{KEY}tokens", [])))
     return found
+
+
+def correct_types(trained: TrainedTokenizer, types: Sequence[int]) -> list[int]:
+    """The types of a file, in which each added token has one by which llama.cpp finds it in a text."""
+    right = [*types]
+    for number, token in trained.tokenizer.added_tokens_decoder.items():
+        if number < len(right) and right[number] not in accepted_types(trained, number, token.special):
+            right[number] = CONTROL if token.special else USER_DEFINED
+    return right
+
+
+def accepted_types(trained: TrainedTokenizer, number: int, special: bool) -> set[int]:
+    """Types that an added token may have."""
+    unknown = {UNKNOWN} if number == trained.tokenizer.unk_token_id else set()
+    return {CONTROL, *unknown} if special else {CONTROL, USER_DEFINED, *unknown}
 
 
 def compute_scores(trained: TrainedTokenizer, count: int) -> list[float]:
@@ -162,8 +181,9 @@ def _compare_tokens(trained: TrainedTokenizer, tokens: Sequence[str], types: Seq
             yield f"token {number} is {tokens[number]!r}, where the trained one is {text!r}"
             return
     for number, token in added.items():
-        if token.special and types[number] != CONTROL:
-            yield f"token {number} ({token.content}) is not a control token, and the trained one is special"
+        if types[number] not in accepted_types(trained, number, token.special):
+            kind = "a control token, and the trained one is special" if token.special else "found in a text before that is divided"
+            yield f"token {number} ({token.content}) is not {kind}"
             return
     if spare := [number for number in {*range(len(tokens))} - {*vocabulary.values()} if types[number] != UNUSED]:
         yield f"token {min(spare)} is {tokens[min(spare)]!r}, which the trained vocabulary lacks"

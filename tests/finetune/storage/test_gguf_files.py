@@ -82,6 +82,7 @@ def test_a_copy_differs_in_the_given_metadata_alone(sample: Path, tmp_path: Path
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.ggml.eot_token_id": 7,
         "tokenizer.ggml.scores": [-1.0, -0.5, 0.0, 2.0],
+        "tokenizer.ggml.token_type": [1, 3, -4],
     }
     digest = gguf_files.copy_with_metadata(sample, tmp_path / "copy.gguf", changes)
     before, after = gguf_files.read_header(sample), gguf_files.read_header(tmp_path / "copy.gguf")

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.gguf.convertible_architectures import CONVERTIBLE, find_convertible, find_ignored_window
+from overtone.recipes.language.gguf.convertible_architectures import CONVERTIBLE, find_convertible, find_ignored_window, find_long_factors
 from tests.model_sweep.architectures import ARCHITECTURES, SHAPE
 
 BASE = Path("/models/base")
@@ -75,3 +75,8 @@ def test_what_llama_cpp_computes_otherwise_is_refused(name: str, changes: dict[s
 def test_an_ignored_window_is_found(name: str, changes: dict[str, Any], window: int | None) -> None:
     found = config(name, **changes)
     assert find_ignored_window(found, find_convertible(found, BASE)) == window
+
+
+@pytest.mark.parametrize(("name", "context"), [("phi3, longrope", 64), ("phi3", None), ("llama, llama3", None), ("gemma3_text", None)])
+def test_the_context_of_short_rotary_factors_is_found(name: str, context: int | None) -> None:
+    assert find_long_factors(config(name)) == context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ from overtone.finetune.storage.gguf_files import GgufHeader, read_header
 from overtone.recipes.language.gguf import tokenizer_check
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
 from tests.finetune.storage.gguf_samples import write_gguf
-from tests.recipes.language.gguf.tokenizers_of_llama_cpp import CONTROL, KEY, NORMAL, UNUSED, byte_level, describe, sentence_piece
+from tests.recipes.language.gguf.tokenizers_of_llama_cpp import (
+    CONTROL,
+    KEY,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER,
+    byte_level,
+    describe,
+    sentence_piece,
+)
 from tests.recipes.llm_sft import families
 
 
@@ -49,6 +60,28 @@ def test_ids_beyond_the_vocabulary_are_unused_tokens(tmp_path: Path) -> None:
     ]
 
 
+def test_added_tokens_get_a_type_by_which_they_are_found_in_a_text(tmp_path: Path) -> None:
+    """The converter knows them by `added_tokens_decoder` in tokenizer_config.json, which transformers 5 does not write."""
+    tokenizer = byte_level()
+    plain = describe(tokenizer, token_type=[NORMAL] * len(tokenizer))
+    types = tokenizer_check.find_metadata(trained(tokenizer), header(tmp_path, plain))[f"{KEY}token_type"]
+    assert types == describe(tokenizer)[f"{KEY}token_type"]
+    assert differences(tmp_path, tokenizer, token_type=types) == []
+    assert f"{KEY}token_type" not in tokenizer_check.find_metadata(trained(tokenizer), header(tmp_path, describe(tokenizer)))
+
+
+def test_the_token_for_unknown_characters_may_have_its_own_type(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    end, types = tokenizer.convert_tokens_to_ids("<|im_end|>"), describe(tokenizer)[f"{KEY}token_type"]
+    marked = replaced(types, end, UNKNOWN)
+    assert differences(tmp_path, tokenizer, token_type=marked) == [
+        f"token {end} (<|im_end|>) is not a control token, and the trained one is special"
+    ]
+    also = copy.deepcopy(tokenizer)
+    also.unk_token = "<|im_end|>"
+    assert differences(tmp_path, also, token_type=marked) == []
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -62,6 +95,7 @@ def test_ids_beyond_the_vocabulary_are_unused_tokens(tmp_path: Path) -> None:
         (lambda own: {"merges": None}, "it has 0 merges, where the trained one has"),
         (lambda own: {"merges": [*own["merges"][1::-1], *own["merges"][2:]]}, "merge 0 is "),
         (lambda own: {"token_type": [NORMAL] * len(own["tokens"])}, "(<|im_end|>) is not a control token, and the trained one is special"),
+        (lambda own: {"token_type": [kind if kind != USER else NORMAL for kind in own["token_type"]]}, "(<think>) is not found in a text"),
         (lambda own: {"eos_token_id": 5}, "its eos token is 5, where the trained one is "),
         (lambda own: {"add_bos_token": True}, "llama.cpp would add a token before each text"),
         (lambda own: {"add_bos_token": None}, "llama.cpp would add a token before each text"),
