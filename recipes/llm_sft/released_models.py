@@ -29,6 +29,10 @@ LLAMA_31_8B: dict[str, JsonValue] = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": False,
 }  # fmt: skip
+SMOLLM2_135M: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
 
 RELEASED = (
     *(
@@ -42,4 +46,5 @@ RELEASED = (
         LLAMA_31_8B,
         streaming=True,
     ),
+    ReleasedModel("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0", "English", SMOLLM2_135M, streaming=True),
 )

@@ -17,13 +17,17 @@ from overtone.finetune.planning.meta_device_estimate import RunEstimate
 from overtone.finetune.planning.run_plan import plan_run
 from overtone.finetune.recipe import ReleasedModel, find_recipe, load_recipe
 from workshop.benchmarks import _table
+from workshop.benchmarks._model_runs import find_runs
 from workshop.benchmarks._released import LORA, QLORA, Overrides, estimate_model, released_models
 
 WAYS: dict[str, Overrides] = {"full": (), "LoRA": LORA, "QLoRA": QLORA}
 COLUMNS = (
-    "model", "recipe", "parameters", *(f"{way}, GiB" for way in WAYS), "packing", "tensor parallel", "streaming", "languages", "licence",
+    "model", "recipe", "run on", "parameters", *(f"{way}, GiB" for way in WAYS), "packing", "tensor parallel", "streaming", "languages",
+    "licence",
 )  # fmt: skip
 NOTE = (
+    "Run on: what has been trained here. tiny: a model of the architecture from a small config; shape: the released shape with random "
+    "weights, on a GPU; released weights. `_model_runs.py` names the test or the record of each. "
     "Full, LoRA, QLoRA: the memory of one GPU that `overtone plan` estimates with the recipe's config (LoRA: "
     "`--model.lora '{rank: 16, alpha: 32}'`; QLoRA: with `--model.quantization nf4` too). `*`: with full activation checkpointing, since "
     f"it does not fit {max(gpu.memory for gpu in GPUS.values()):g} GiB without it. –: not possible. Packing and tensor parallel: "
@@ -59,6 +63,7 @@ def describe_model(recipe: str, model: ReleasedModel) -> dict[str, str]:
     return {
         "model": f"[{model.name}](https://huggingface.co/{model.name})",
         "recipe": f"`{recipe}`",
+        "run on": ", ".join(find_runs(recipe, model.name, model.config.get("model_type"))) or "–",
         "packing": mark(load_recipe(find_recipe(recipe)).pack is not None),
         "streaming": mark(model.streaming),
         "languages": model.languages,
