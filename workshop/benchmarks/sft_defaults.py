@@ -106,7 +106,7 @@ def publish(flags: _table.Flags, settings: list[Setting], found: dict[Setting, R
         (setting for setting in settings if setting in found), key=lambda each: (each.task, each.rows, each.way, each.trainer != OURS)
     )
     note = NOTE.format(left=f"{left} of {len(settings)} runs are not measured yet." if left else "")
-    _table.publish("sft_defaults", flags, COLUMNS, [make_row(each, found[each]) for each in ordered], note.strip())
+    _table.publish("sft_defaults", flags, COLUMNS, [make_row(each, found[each]) for each in ordered], note.strip(), is_whole=not left)
 
 
 def main() -> None:

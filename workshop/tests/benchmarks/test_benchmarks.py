@@ -43,6 +43,7 @@ COLUMNS = {
     "scaling_limits": {"model", "between machines, GB/s", "ddp", "fsdp", "hsdp", "fsdp × tp"},
     "scaling_pipeline": {"model", "GPUs", "best without stages", "best with stages", "bubble", "without / with", "pays"},
     "resume_time": {"state, MiB", "ranks", "read / torch.load", "start to first step, s", "here / by hand"},
+    "sft_defaults": {"task", "rows", "learning rate", "epochs", "held-out right, of 40", "general kept, of 30"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "serving_throughput": {"model", "clients", "batched / one at a time", "first part: one at a time / batched"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy", "first save / first copy", "torch.save / save"},
@@ -90,7 +91,16 @@ SLOW = {
         "step_overhead",
         "strategy_bytes",
     ),
-    *("overlapped_speech", "preparation_speed", "sft_speed", "speaker_names", "transcribe_estimate", "transcribe_speed", "voice_ways"),
+    *(
+        "overlapped_speech",
+        "preparation_speed",
+        "sft_defaults",
+        "sft_speed",
+        "speaker_names",
+        "transcribe_estimate",
+        "transcribe_speed",
+        "voice_ways",
+    ),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ON_A_GPU = {"gpu"}
