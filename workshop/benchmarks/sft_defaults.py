@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from overtone.finetune.config import resolve
+from overtone.finetune.recipe import find_recipe
 from overtone.finetune.storage import files
 from overtone.recipes.llm_sft.options import Options
 from workshop.benchmarks import _table
@@ -88,7 +89,7 @@ def make_base(folder: Path, quick: bool) -> Path:
 def is_default(setting: Setting) -> bool:
     """Whether llm_sft trains so without further settings."""
     given = [("data.train", "rows.jsonl"), *([("model.lora", "true")] if setting.way == LORA else [])]
-    train = resolve("llm_sft", Options, [], given).train
+    train = resolve("llm_sft", Options, [find_recipe("llm_sft") / "config.yaml"], given).train
     return setting.trainer == OURS and (setting.lr, setting.epochs, setting.batch) == (train.lr, train.epochs, None)
 
 
