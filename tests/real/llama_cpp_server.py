@@ -40,10 +40,11 @@ class LlamaCpp:
         return found["tokens"], found["stop_type"] == "eos"
 
     def log_probabilities(self, ids: list[int], most: int) -> dict[int, float]:
-        """Token → log-likelihood of the next token, for the `most` likeliest."""
+        """Token → log-likelihood of the next token, for the `most` likeliest; empty if the likeliest ends the answer or is a part of a
+        character, for which llama.cpp gives none."""
         settings = {"n_predict": 1, "temperature": 0, "n_probs": most, "cache_prompt": False, "post_sampling_probs": False}
-        found = self.post("/completion", {"prompt": ids, **settings})["completion_probabilities"][0]["top_logprobs"]
-        return {one["id"]: one["logprob"] for one in found}
+        found = self.post("/completion", {"prompt": ids, **settings}).get("completion_probabilities", [])
+        return {one["id"]: one["logprob"] for place in found for one in place["top_logprobs"]}
 
 
 @contextlib.contextmanager
