@@ -75,8 +75,8 @@ OTHER_RUNS: dict[str, dict[str, Evidence]] = {
 """Model → what it has run as besides a tiny one."""
 
 
-def find_runs(recipe: str, name: str, architecture: str | None) -> dict[str, Evidence]:
+def find_runs(recipe: str, name: str, architecture: object) -> dict[str, Evidence]:
     """What shows how a model has run, in the order of the column. `architecture`: its `model_type`, for llm_sft."""
-    tiny = SweepRecord(architecture) if recipe == "llm_sft" and architecture else TINY_RUNS.get(recipe)
+    tiny = SweepRecord(architecture) if recipe == "llm_sft" and isinstance(architecture, str) else TINY_RUNS.get(recipe)
     found: dict[str, Evidence] = {**({TINY: tiny} if tiny is not None else {}), **OTHER_RUNS.get(name, {})}
     return {kind: evidence for kind in (TINY, SHAPE, WEIGHTS) if (evidence := found.get(kind)) is not None and evidence.exists()}
