@@ -24,6 +24,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     PlainSerializer,
     PlainValidator,
     SerializeAsAny,
@@ -57,7 +58,7 @@ LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
 
 
-def _path_or_url(value: Any) -> Path | RemoteAddress:
+def _path_or_url(value: object) -> Path | RemoteAddress:
     if not isinstance(value, str | Path):
         raise ValueError("expected a path, or a URL such as s3://bucket/train.jsonl")
     return RemoteAddress(value) if is_url(value) else _local_path(Path(value))
@@ -75,7 +76,7 @@ def _model_name(value: str) -> str:
     return value
 
 
-def _one_or_several(value: Any) -> Path | RemoteAddress | tuple[Path | RemoteAddress, ...]:
+def _one_or_several(value: object) -> Path | RemoteAddress | tuple[Path | RemoteAddress, ...]:
     if not isinstance(value, list | tuple):
         return _path_or_url(value)
     if not value:
@@ -87,13 +88,13 @@ def _as_text(value: Path | RemoteAddress | tuple[Path | RemoteAddress, ...]) -> 
     return [str(path) for path in value] if isinstance(value, tuple) else str(value)
 
 
-def _number_or_auto(value: Any) -> Any:
+def _number_or_auto(value: object) -> object:
     if value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError("expected a whole number from 1 on, or auto")
     return value
 
 
-def _url(value: Any) -> RemoteAddress:
+def _url(value: object) -> RemoteAddress:
     if not is_url(value):
         raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
     return RemoteAddress(value) if isinstance(value, RemoteAddress) else RemoteAddress(value.rstrip("/"))
@@ -106,7 +107,7 @@ def _best_by(value: str) -> str:
     return f"{metric} {direction or 'min'}"
 
 
-def list_of_one(value: Any) -> Any:
+def list_of_one(value: object) -> object:
     """A value before validation, with a single text as a list of it."""
     return (value,) if isinstance(value, str) else value
 
@@ -279,7 +280,7 @@ class Train(Section):
 
     @field_validator("precision", mode="before")
     @classmethod
-    def _why_not_fp16(cls, value: Any) -> Any:
+    def _why_not_fp16(cls, value: object) -> object:
         if value == "fp16":
             raise ValueError("fp16 needs loss scaling, which skips steps depending on rounding, so runs would differ; use bf16 or fp32")
         return value
@@ -495,7 +496,7 @@ def _build_config_class(options: type[BaseModel]) -> type[Config[Any]]:
     return create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
 
 
-def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
+def help_text(options: type[BaseModel] | None, own: Mapping[str, JsonValue]) -> str:
     """One line for each config key, by section, including those of the recipe's `options` if given. `own`: the recipe's config.yaml, as
     dotted keys with values, which replace the defaults."""
     model = Config if options is None else make_config_class(options)

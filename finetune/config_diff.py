@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 
 NO_NUMBER: Final = "changes no number of the training"
 Effect = Literal["", "by rounding alone", "changes no number of the training"]
@@ -26,8 +30,8 @@ class Change:
     """A key with another value."""
 
     key: str
-    was: Any
-    now: Any
+    was: JsonValue
+    now: JsonValue
 
     @property
     def effect(self) -> Effect:
@@ -40,16 +44,16 @@ class Change:
         return f"{self.key}: {_format_value(self.was)} → {_format_value(self.now)}{f' ({self.effect})' if self.effect else ''}"
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
     """Dotted key → value, for nested mappings; lists and empty mappings count as values."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, JsonValue] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         flat |= flatten(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
     return flat
 
 
-def find_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+def find_changes(was: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[Change]:
     """Changes between two nested configurations: first those with any effect on the results, then those that affect rounding only, then
     those without effect, each in the order of the keys."""
     old, new = flatten(was), flatten(now)
@@ -62,7 +66,7 @@ def _inside(keys: Iterable[str], section: str) -> bool:
     return any(key.startswith(f"{section}.") for key in keys)
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: JsonValue) -> str:
     """A value for a message; null, true and false as in YAML."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)

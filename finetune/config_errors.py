@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -105,6 +105,6 @@ def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _listed_section(annotation: Any) -> type[BaseModel] | None:
+def _listed_section(annotation: object) -> type[BaseModel] | None:
     """The section whose keys each element of a list has."""
     return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None

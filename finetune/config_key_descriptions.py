@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -21,7 +21,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
             yield f"{prefix}{name}", f"{_type_name(info.annotation)}, {default}", info.description or ""
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: object) -> type[BaseModel] | None:
     """The config section that a key of this type holds; None for a plain value."""
     if get_origin(annotation) is tuple:  # a list of sections is one key
         return None
@@ -30,17 +30,17 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return found[0] if found else None
 
 
-def _format_default(value: Any) -> str:
+def _format_default(value: object) -> str:
     """A default as YAML writes it."""
     if isinstance(value, tuple):
         return f"[{', '.join(str(each) for each in value)}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _type_name(annotation: Any) -> str:
+def _type_name(annotation: object) -> str:
     """The type of a key, as `path | URL | list of path or URL | null`."""
-    if hasattr(annotation, "__metadata__"):
-        return _type_name(annotation.__origin__)
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
     if get_origin(annotation) is tuple:
         return f"list of {_type_name(get_args(annotation)[0]).replace(' | ', ' or ')}"
     if choices := get_args(annotation):

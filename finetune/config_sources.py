@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
@@ -17,6 +17,9 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.folder_handles import name_paths
 from overtone.finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 LARGEST = 2**63 - 1
 """Largest integer: a larger one fits neither a tensor nor a random generator."""
@@ -88,7 +91,7 @@ class Yaml12(yaml.SafeLoader):
 
     _depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
         """Refuse aliases, of which ten lines can mean a billion values or a recursive value, and nesting too deep for recursion."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
@@ -182,7 +185,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
     return node
 
 
-def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> Any:
+def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str]) -> JsonValue:
     place, kind = f"{file}:{node.start_mark.line + 1}", node.tag.removeprefix("tag:yaml.org,2002:")
     if isinstance(node, yaml.SequenceNode) and kind == "seq":
         return [_construct(item, f"{prefix}{number}.", file, origins) for number, item in enumerate(node.value)]
@@ -204,7 +207,7 @@ def _construct(node: yaml.Node, prefix: str, file: str, origins: dict[str, str])
     return result
 
 
-def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> Any:
+def _scalar(node: yaml.ScalarNode, place: str, prefix: str) -> JsonValue:
     try:
         value = Yaml12("").construct_object(node, deep=True)
         if isinstance(value, str) and (found := UNWRITABLE.search(value)):
@@ -223,9 +226,7 @@ def parse_overrides(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
             raise UserError(f"--{key[:60]}…: {TOO_DEEP}; keys are `section.key`")
         node = _compose(text, f"--{key} {text}")
         value = None if node is None else _construct(node, f"{key}.", f"--{key}", origins)
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        merge(values, value)
+        merge(values, nest_value(key, value))
         origins[key] = f"--{key}"
     return ConfigSource(values, origins)
 
@@ -240,20 +241,18 @@ def parse_settings(settings: Mapping[str, object]) -> list[ConfigSource]:
             raise UserError(f"{place[:60]}: a key is a text such as 'train.lr'")
         value = _make_plain(given, place, 0)
         origins = dict.fromkeys((key, *_list_keys(value, f"{key}.")), place)
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        sources.append(ConfigSource(value, origins))
+        sources.append(ConfigSource(nest_value(key, value), origins))
     return sources
 
 
-def _list_keys(value: Any, prefix: str) -> Iterator[str]:
+def _list_keys(value: JsonValue, prefix: str) -> Iterator[str]:
     """The dotted keys inside of a value, if that is a mapping."""
     for key, inner in value.items() if isinstance(value, dict) else ():
         yield f"{prefix}{key}"
         yield from _list_keys(inner, f"{prefix}{key}.")
 
 
-def _make_plain(value: Any, place: str, depth: int) -> Any:
+def _make_plain(value: object, place: str, depth: int) -> JsonValue:
     if depth > DEEPEST:
         raise UserError(f"{place}: {TOO_DEEP}")
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -282,10 +281,17 @@ def format_settings(settings: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(key, text.removesuffix("...\n").rstrip("\n")) for key, text in texts.items()]
 
 
-def merge(into: dict[str, Any], values: Any) -> None:
+def nest_value(key: str, value: JsonValue) -> dict[str, JsonValue]:
+    """`train.lr` and a value → `{"train": {"lr": value}}`."""
+    section, dot, rest = key.partition(".")
+    return {section: nest_value(rest, value) if dot else value}
+
+
+def merge(into: dict[str, JsonValue], values: Mapping[str, JsonValue]) -> None:
     """Merge `values` into `into`, in place, section by section."""
     for key, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
+        inner = into.get(key)
+        if isinstance(value, dict) and isinstance(inner, dict):
+            merge(inner, value)
         else:
             into[key] = value

@@ -13,13 +13,14 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor, nn
 
 from overtone.finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
@@ -179,7 +180,7 @@ class Saver:
         with _explain_disk_errors(self._folder, pending.step, pending.needed):
             return pending.written.result()
 
-    def _commit(self, pending: _Pending, entries: dict[str, Any]) -> Path:
+    def _commit(self, pending: _Pending, entries: dict[str, JsonValue]) -> Path:
         final = self._folder / f"step-{pending.step:08d}"
         with _explain_disk_errors(self._folder, pending.step, pending.needed):
             for name, text in pending.documents.items():
@@ -208,13 +209,13 @@ def _explain_disk_errors(folder: Path, step: int, needed: int) -> Iterator[None]
         ) from error
 
 
-def seal(content: dict[str, Any]) -> bytes:
+def seal(content: Mapping[str, JsonValue]) -> bytes:
     """A manifest as JSON, with a digest of its own content."""
     own = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "digest": own}, indent=1).encode()
 
 
-def unseal(data: bytes) -> dict[str, Any]:
+def unseal(data: bytes) -> dict[str, JsonValue]:
     """The content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
     content = parse_json(data)
     if not isinstance(content, dict):
@@ -350,7 +351,7 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
     return f"{key} was {was}, now {now}"
 
 
-def describe_experts(adapted: list[dict[str, Any]]) -> str:
+def describe_experts(adapted: Sequence[Mapping[str, JsonValue]]) -> str:
     """Return how many parameters of experts have adapters, and the first of them."""
     return f"{len(adapted)} ({adapted[0]['name']}, …)" if adapted else "none"
 
@@ -397,7 +398,7 @@ def read_state(path: Path) -> dict[str, Any]:
         raise UserError(f"{path / 'state.json'}: {error}; the file was not written by training, so choose another checkpoint") from None
 
 
-def format_error(path: Path, found: Any) -> UserError:
+def format_error(path: Path, found: object) -> UserError:
     return UserError(
         f"{path}: checkpoint format {shorten_value(found)}, but this version reads format {FORMAT}; "
         "use the version that wrote it, or a newer one"

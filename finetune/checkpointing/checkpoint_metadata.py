@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, JsonValue
 
 from overtone.finetune.config import LAST_STEP, Lora
 from overtone.finetune.storage.json_schema import JsonPart, validate_json
@@ -145,7 +145,7 @@ class Manifest(JsonPart):
     files: dict[str, FileDigest]
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> JsonValue:
     """As `json.loads`, but raises only `ValueError`, whatever the content."""
     try:
         value = json.loads(data)

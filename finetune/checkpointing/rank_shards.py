@@ -25,6 +25,7 @@ from overtone.finetune.distributed.sharding import local_shard
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import local_slices
 from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.safetensors_opening import WeightsFile
 from overtone.finetune.storage.tensor_layouts import Reader
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
@@ -167,9 +168,9 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
         yield read, shapes
 
 
-def _pieces_in(path: Path, handle: Any) -> dict[str, _Piece]:
+def _pieces_in(path: Path, handle: WeightsFile) -> dict[str, _Piece]:
     """The shards in one rank's file. Raises `ValueError`, `KeyError` or `TypeError` if their offsets are missing or invalid."""
-    offsets, found = json.loads(handle.metadata()[OFFSETS_KEY]), {}
+    offsets, found = json.loads((handle.metadata() or {})[OFFSETS_KEY]), {}
     for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
         offset, shape = tuple(offsets[name]["saved_offsets"]), tuple(handle.get_slice(name).get_shape())
         if len(offset) != len(shape) or not all(type(start) is int and start >= 0 for start in offset):

@@ -15,13 +15,17 @@ import platform
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import remote
 from overtone.finetune.terminal import print_diagnostic
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 OBJECT = "owner.json"
 BEAT_SECONDS = 5.0
@@ -94,7 +98,7 @@ class Lease:
         return json.dumps({**self._owner, "token": self._token, "beats": self._beats}, indent=1).encode()
 
 
-def _read(content: bytes) -> dict[str, Any]:
+def _read(content: bytes) -> dict[str, JsonValue]:
     try:
         found = json.loads(content)
     except ValueError:
@@ -102,5 +106,5 @@ def _read(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _describe_owner(owner: dict[str, Any]) -> str:
+def _describe_owner(owner: Mapping[str, JsonValue]) -> str:
     return f"{owner.get('run')}, process {owner.get('process')} on {owner.get('host')} since {owner.get('since')}"

@@ -55,7 +55,7 @@ def folder_of_step(run_dir: Path, step: int) -> Path:
     return run_dir / FOLDER / f"step-{step:08d}"
 
 
-def write_measurement(run_dir: Path, measurement: SampleMeasurement, facts: Mapping[str, Any]) -> None:
+def write_measurement(run_dir: Path, measurement: SampleMeasurement, facts: Mapping[str, object]) -> None:
     """Write `measurements.json`, with more `facts` for the reader: the texts, their transcripts, the recognizer, the sampling."""
     files.write_json(folder_of_step(run_dir, measurement.step) / RECORD, {**measurement.model_dump(), **facts})
 

@@ -14,13 +14,14 @@ run can start like this, 1 if there are problems to fix first, such as too littl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
+from pydantic import JsonValue
 
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
@@ -186,14 +187,14 @@ def find_origins(arguments: Arguments) -> dict[str, str]:
     return {key: place for source in sources for key, place in source.origins.items()}
 
 
-def format_config(config: dict[str, Any], places: dict[str, str]) -> str:
+def format_config(config: Mapping[str, JsonValue], places: dict[str, str]) -> str:
     """The config as YAML, with the origin of each value as a comment."""
     lines = [*_lines(config, "", places)]
     width = min(60, max(len(line) for line, _ in lines))
     return "\n".join(f"{line:<{width}}  # {place}" if place else line for line, place in lines)
 
 
-def _lines(values: dict[str, Any], prefix: str, places: dict[str, str]) -> Iterator[tuple[str, str | None]]:
+def _lines(values: Mapping[str, JsonValue], prefix: str, places: dict[str, str]) -> Iterator[tuple[str, str | None]]:
     indent = "  " * prefix.count(".")
     for name, value in values.items():
         key = f"{prefix}{name}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.config import Config, make_config_class
@@ -36,7 +37,7 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def make_schema(recipe: str | None) -> dict[str, Any]:
+def make_schema(recipe: str | None) -> dict[str, JsonValue]:
     """The JSON schema of a config file. A file may set any subset of the keys, `recipe` included. Raises `UserError` for an unknown
     recipe."""
     model = Config if recipe is None else make_config_class(load_options(find_recipe(recipe)))

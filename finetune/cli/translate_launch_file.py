@@ -11,7 +11,7 @@ import argparse
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,6 +22,9 @@ from overtone.finetune.migration.key_rule_engine import KINDS, KeyLine, format_v
 from overtone.finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 LAUNCH, CONFIG = "launch.yaml", "config.yaml"
 WIDTH = 120
@@ -89,7 +92,7 @@ def write_translation(file: Path, translation: Translation, folder: Path) -> Non
     files.write_text(folder / CONFIG, format_config(file, translation.config))
 
 
-def format_config(file: Path, config: Mapping[str, Any]) -> str:
+def format_config(file: Path, config: Mapping[str, JsonValue]) -> str:
     """A `--config` file."""
     nested: dict[str, dict[str, Any]] = {}
     for key, value in config.items():

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.data.cached_samples import Ids, Rows
@@ -149,7 +150,7 @@ class MixedRows:
         source, own = self._locate(row)
         return source.sample(own)
 
-    def identify(self) -> list[dict[str, Any]]:
+    def identify(self) -> list[dict[str, JsonValue]]:
         """Return what a checkpoint records of each source."""
         return [
             {"name": name, "share": str(share), "digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum())}

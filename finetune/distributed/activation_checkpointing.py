@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
+from torch._ops import OpOverload
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     CheckpointWrapper,
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 
 @cache
-def kept_operations() -> frozenset[Any]:
+def kept_operations() -> frozenset[OpOverload]:
     """Operations whose results `selective` keeps: matrix products and attention take most of the time, but little of the memory."""
     import torch.nn.attention.varlen  # registers the last one; it imports torch's compiler, and every process would wait a second for it
 
@@ -61,5 +62,5 @@ def block_of(module: nn.Module) -> nn.Module:
     return inner
 
 
-def _keep(_: Any, operation: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+def _keep(_: object, operation: OpOverload, *_arguments: object, **_options: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE

@@ -157,16 +157,20 @@ class Replica:
         coming = [weight.working.grad for weight in self.weights if weight.working.grad is not None]
         return [weight.source for weight in self.weights] + (coming or given)
 
-    def _begin_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _begin_forward(
+        self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         self.gather()
         return self._cast_inputs(_, args, kwargs)
 
     @torch.compiler.disable  # otherwise it would be traced for each input shape of a block; fully_shard's hooks are excluded, too
-    def _cast_inputs(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _cast_inputs(
+        self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         cast = partial(cast_floating, self._compute)
         return _apply_to_tensors(cast, args), _apply_to_tensors(cast, kwargs)
 
-    def _end_forward(self, _: nn.Module, __: Any, output: Any) -> None:
+    def _end_forward(self, _: nn.Module, __: object, output: object) -> None:
         if torch.is_grad_enabled():
             _apply_to_tensors(self._watch, output)
 

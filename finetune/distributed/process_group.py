@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from overtone.finetune.errors import ElsewhereError, UserError
 from overtone.finetune.hardware import cudnn_sdpa
 
+ResultT = TypeVar("ResultT")
 PATIENCE = timedelta(hours=6)
 """Timeout of the small collectives: ranks wait for rank 0 to index the data or download the base. NCCL's default is too short."""
 
@@ -87,7 +88,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def check_world(size: int, environ: Any) -> None:
+def check_world(size: int, environ: Mapping[str, str]) -> None:
     """Raises `UserError` if a launcher has started independent processes: each would train alone and write the same folder."""
     launched = int(environ.get("WORLD_SIZE", "1"))
     if size != launched:
@@ -157,46 +158,48 @@ def gather_from_ranks(world: World, value: Any) -> list[Any]:
     return [json.loads(bytes(part.tolist())) for part in parts]
 
 
-def run_on_all(world: World, action: Callable[[], Any]) -> Any:
+def run_on_all(world: World, action: Callable[[], ResultT]) -> ResultT:
     """Run `action` on every rank; if it fails on any rank, raise an error on all, so that no rank waits for a missing one.
 
     Collective: call on every rank. A `UserError` stays a `UserError`, and only the first rank that has one prints it.
     """
-    result, failure = _run_action(action)
+    results, failure = _run_action(action)
     _raise_on_all(world, failure, gather_from_ranks(world, _report(failure)))
-    return result
+    return results[0]
 
 
-def run_on_main(world: World, action: Callable[[], Any]) -> Any:
+def run_on_main(world: World, action: Callable[[], ResultT]) -> ResultT:
     """Run `action` on rank 0 and return its JSON result on all ranks; a failure is raised on all. Collective: call on every rank."""
-    result, failure = _run_action(action) if world.is_main else (None, None)
-    result, report = broadcast_from_main(world, [result, _report(failure)])
+    results, failure = _run_action(action) if world.is_main else ([], None)
+    results, report = broadcast_from_main(world, [results, _report(failure)])
     _raise_on_all(world, failure, [report])
-    return result
+    return results[0]
 
 
-def _run_action(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _run_action(action: Callable[[], ResultT]) -> tuple[list[ResultT], Exception | None]:
+    """The result, alone in a list, or the failure."""
     try:
-        return action(), None
+        return [action()], None
     except Exception as error:  # any failure must reach the other ranks before it is raised here
-        return None, error
+        return [], error
 
 
-def _report(failure: Exception | None) -> list[Any] | None:
-    """[whether it is a `UserError`, message] of a failure; None without one."""
+def _report(failure: Exception | None) -> tuple[bool, str] | None:
+    """(whether it is a `UserError`, message) of a failure; None without one."""
     if failure is None:
         return None
     by_user = isinstance(failure, UserError)
-    return [by_user, str(failure) if by_user else f"{type(failure).__name__}: {failure}"]
+    return by_user, str(failure) if by_user else f"{type(failure).__name__}: {failure}"
 
 
-def _raise_on_all(world: World, failure: Exception | None, reports: list[Any]) -> None:
+def _raise_on_all(world: World, failure: Exception | None, reports: Sequence[tuple[bool, str] | None]) -> None:
     """Raise this rank's `failure`, or that of the first rank that reports one."""
-    first = next((rank for rank, report in enumerate(reports) if report is not None), None)
+    first, report = next(((rank, report) for rank, report in enumerate(reports) if report is not None), (None, None))
     if failure is not None and (first == world.rank or not isinstance(failure, UserError)):
         raise failure
-    if first is not None:
-        raise (ElsewhereError if reports[first][0] else RuntimeError)(f"rank {first} failed: {reports[first][1]}") from failure
+    if report is not None:
+        by_user, message = report
+        raise (ElsewhereError if by_user else RuntimeError)(f"rank {first} failed: {message}") from failure
 
 
 def _init_single_process(device: torch.device) -> None:

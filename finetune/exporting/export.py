@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from overtone.finetune.checkpointing import checkpoint, rank_shards
@@ -443,7 +444,7 @@ def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[st
         return documents
     named = str(dtype).removeprefix("torch.")
 
-    def renamed(entry: Any) -> Any:
+    def renamed(entry: JsonValue) -> JsonValue:
         if not isinstance(entry, dict):
             return entry
         return {key: named if key in ("dtype", "torch_dtype") else renamed(value) for key, value in entry.items()}

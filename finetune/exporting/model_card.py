@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import JsonValue
 
 from overtone.finetune.command_lines import join_words
 from overtone.finetune.config_sources import load_yaml
@@ -121,7 +122,7 @@ def describe_training(state: dict[str, Any]) -> str:
     return f"{kind} of rank {lora['rank']}, alpha {lora['alpha']:g}, merged{new}"
 
 
-def describe_licence(inherited: Mapping[str, Any]) -> str:
+def describe_licence(inherited: Mapping[str, JsonValue]) -> str:
     """A sentence, unless the header names the licence."""
     return (
         "" if "license" in inherited else "The licence of the base applies to this model; it could not be read from the base's model card. "
@@ -168,7 +169,7 @@ def public_settings(settings: dict[str, Any], private: Mapping[str, set[str]] = 
     }
 
 
-def _hide_folders(value: Any) -> Any:
+def _hide_folders(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {key: _hide_folders(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -176,7 +177,7 @@ def _hide_folders(value: Any) -> Any:
     return describe_target(value) if isinstance(value, str) else value
 
 
-def format_settings(settings: dict[str, Any]) -> str:
+def format_settings(settings: Mapping[str, JsonValue]) -> str:
     """Return settings as YAML."""
     text: str = yaml.safe_dump(settings, sort_keys=False)
     return text.strip()

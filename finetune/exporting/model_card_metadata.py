@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
 
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 README = "README.md"
 THIS_MODEL = "path/of/this/folder"
@@ -21,7 +24,7 @@ KEPT_KEYS = ("license", "license_name", "license_link", "language")
 """Keys of the base's header that are also true of a model trained from it."""
 
 
-def read_base_metadata(base: Path) -> dict[str, Any]:
+def read_base_metadata(base: Path) -> dict[str, JsonValue]:
     """The `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
     try:
         found, _ = split_card(input_files.read_text(base / README))
@@ -30,19 +33,19 @@ def read_base_metadata(base: Path) -> dict[str, Any]:
     return {key: value for key in KEPT_KEYS if _is_text(value := found.get(key))}
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value))
 
 
-def render_header(metadata: Mapping[str, Any]) -> str:
+def render_header(metadata: Mapping[str, object]) -> str:
     """The YAML header of a card, without keys that have no value."""
     known = {key: value for key, value in metadata.items() if value}
     return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True).strip()}\n---\n"
 
 
-def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, float]]) -> list[dict[str, JsonValue]]:
     """Results in the hub's form. `task`: a pipeline tag of the hub. `results`: name of the data → type of the metric → value."""
-    entries = [
+    entries: list[JsonValue] = [
         {
             "task": {"type": task},
             "dataset": {"type": "private", "name": dataset},
@@ -53,13 +56,13 @@ def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, f
     return [{"name": model, "results": entries}]
 
 
-def add_metadata(card: str, metadata: Mapping[str, Any]) -> str:
+def add_metadata(card: str, metadata: Mapping[str, object]) -> str:
     """A card with more keys in its header, which replace those of the same name. Raises `UserError` for a card without a header."""
     found, text = split_card(card)
     return render_header({**found, **metadata}) + text
 
 
-def split_card(card: str) -> tuple[dict[str, Any], str]:
+def split_card(card: str) -> tuple[dict[str, JsonValue], str]:
     """The keys in the YAML header of a card, and the text after it. Raises `UserError` for a card without a header."""
     parts = HEADER.match(card)
     found = load_yaml(parts["yaml"], README) if parts else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -52,7 +53,7 @@ def find_candidates(run_dir: Path) -> tuple[list[Path], list[str]]:
     return [path for path in found if path not in problems], notes
 
 
-def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, record: dict[str, Any]) -> SelectedCheckpoint:
+def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, record: Mapping[str, object]) -> SelectedCheckpoint:
     """Write selection.json: the choice, for `overtone export --best`, and the `record` of how it was made."""
     digest = files.digest(chosen / "manifest.json")
     choice = SelectedCheckpoint(step=checkpoint.step_of(chosen), strength=strength, manifest=digest, reason=reason)

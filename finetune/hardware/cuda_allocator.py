@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import MutableMapping
-from typing import Any
 
 VARIABLE, SETTING = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
 OLDER = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -35,7 +34,7 @@ def use_expandable_segments(environ: MutableMapping[str, str]) -> str | None:
     return f"GPU memory: {VARIABLE}={SETTING}; set {VARIABLE} yourself to choose otherwise"
 
 
-def load_driver() -> Any | None:
+def load_driver() -> ctypes.CDLL | None:
     """CUDA's driver library, None where there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
@@ -43,7 +42,7 @@ def load_driver() -> Any | None:
         return None
 
 
-def has_virtual_memory(library: Any) -> bool:
+def has_virtual_memory(library: ctypes.CDLL) -> bool:
     """Return whether there is a visible GPU, and all of them support virtual memory management. Initializes the driver, but no GPU
     context."""
     count, device, supported = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
 
 from . import deepspeed_config
 from .key_rule_engine import Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 KEPT = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "num_machines")
 """Keys of the launch file that stay as they are."""
@@ -22,7 +25,7 @@ def keep(key: str) -> Rule:
     return lambda value, _: KeyOutcome("mapped", f"launch file: {key}: {value}", launch={key: value})
 
 
-def translate_count(value: Any, given: Given) -> KeyOutcome:
+def translate_count(value: JsonValue, given: Given) -> KeyOutcome:
     """`num_processes`, which accelerate does not read for `distributed_type: NO`."""
     if given.values.get("distributed_type") == "NO":
         return not_needed("distributed_type: NO is one process")
@@ -30,7 +33,7 @@ def translate_count(value: Any, given: Given) -> KeyOutcome:
     return KeyOutcome("mapped", f"launch file: num_processes: {count}", launch={"num_processes": count})
 
 
-def translate_type(value: Any, _: Given) -> KeyOutcome:
+def translate_type(value: JsonValue, _: Given) -> KeyOutcome:
     """`distributed_type`. Raises `UserError` for a kind of machine that there is no strategy for."""
     texts = {"DEEPSPEED": "the section deepspeed_config", "FSDP": "the section fsdp_config"}
     if value in texts:
@@ -40,7 +43,7 @@ def translate_type(value: Any, _: Given) -> KeyOutcome:
     raise UserError(f"distributed_type: {value}; known are NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED. Other hardware is not supported")
 
 
-def translate_precision(value: Any, _: Given) -> KeyOutcome:
+def translate_precision(value: JsonValue, _: Given) -> KeyOutcome:
     if value in ("no", False, None):
         return sets("train.precision", "fp32")
     if value == "bf16":
@@ -50,7 +53,7 @@ def translate_precision(value: Any, _: Given) -> KeyOutcome:
     return not_there("train.precision is bf16 or fp32")
 
 
-def translate_sharding(value: Any, given: Given) -> KeyOutcome:
+def translate_sharding(value: JsonValue, given: Given) -> KeyOutcome:
     """FSDP1's sharding strategy, or FSDP2's switch for resharding after the forward pass."""
     if value is True:
         return sets("parallel.strategy", "fsdp")
@@ -63,32 +66,32 @@ def translate_sharding(value: Any, given: Given) -> KeyOutcome:
         return sets("parallel.strategy", strategy)
     if given.machines == 1:
         return sets("parallel.strategy", "fsdp", "on one machine, the same as HYBRID_SHARD")
-    settings = {"parallel.strategy": "hsdp", "parallel.replicate": given.machines}
+    settings: dict[str, JsonValue] = {"parallel.strategy": "hsdp", "parallel.replicate": given.machines}
     return KeyOutcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {given.machines} (one copy on each machine)", settings)
 
 
-def translate_old_sharding(value: Any, given: Given) -> KeyOutcome:
+def translate_old_sharding(value: JsonValue, given: Given) -> KeyOutcome:
     """`fsdp_sharding_strategy`, which `fsdp_reshard_after_forward` replaces."""
     if "fsdp_config.fsdp_reshard_after_forward" in given.values:
         return not_needed("fsdp_reshard_after_forward chooses the strategy")
     return translate_sharding(value, given)
 
 
-def translate_replicas(value: Any, _: Given) -> KeyOutcome:
+def translate_replicas(value: JsonValue, _: Given) -> KeyOutcome:
     if not isinstance(value, int) or value <= 1:
         return not_needed("one copy")
-    settings = {"parallel.strategy": "hsdp", "parallel.replicate": value}
+    settings: dict[str, JsonValue] = {"parallel.strategy": "hsdp", "parallel.replicate": value}
     return KeyOutcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {value}", settings)
 
 
-def translate_compiler(value: Any, _: Given) -> KeyOutcome:
+def translate_compiler(value: JsonValue, _: Given) -> KeyOutcome:
     backend = str(value).upper()
     if backend == "NO":
         return sets("train.compile", False)
     return sets("train.compile", True) if backend == "INDUCTOR" else not_there("train.compile uses inductor")
 
 
-def translate_cpu(value: Any, _: Given) -> KeyOutcome:
+def translate_cpu(value: JsonValue, _: Given) -> KeyOutcome:
     return (
         KeyOutcome("mapped", "launch file: no GPU is visible to the ranks", launch={"gpu_ids": "-1,-1"})
         if value

@@ -7,13 +7,16 @@ Bytes per parameter of the strategies that the stages become, beside DeepSpeed's
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
 
-from .key_rule_engine import AUTO, Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets, unless_auto
+from .key_rule_engine import AUTO, Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, parse_number, sets, unless_auto
 
-STRATEGIES = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+STRATEGIES: dict[float, str] = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 """ZeRO stage → `parallel.strategy`."""
 UNCLIPPED = 1e9
 """`train.clip` that clips nothing; DeepSpeed's 0 means the same."""
@@ -42,24 +45,28 @@ def count_samples(given: Given) -> float | None:
     return given.number(BATCH) or product
 
 
-def translate_batch(value: Any, given: Given) -> KeyOutcome:
+def translate_batch(value: JsonValue, given: Given) -> KeyOutcome:
     if given.sequence_length is None:
         return not_there(
             f"a batch is counted in positions here: train.global_batch_tokens = {value} × positions of a sample; "
             "--sequence-length N computes it"
         )
     return sets(
-        "train.global_batch_tokens", round(float(value) * given.sequence_length), f"{value} samples of {given.sequence_length} positions"
+        "train.global_batch_tokens",
+        round(parse_number(value) * given.sequence_length),
+        f"{value} samples of {given.sequence_length} positions",
     )
 
 
-def translate_micro_batch(value: Any, given: Given) -> KeyOutcome:
+def translate_micro_batch(value: JsonValue, given: Given) -> KeyOutcome:
     if given.sequence_length is None:
         return not_there(f"train.micro_tokens = {value} × positions of a sample; --sequence-length N computes it")
-    return sets("train.micro_tokens", round(float(value) * given.sequence_length), f"{value} samples of {given.sequence_length} positions")
+    return sets(
+        "train.micro_tokens", round(parse_number(value) * given.sequence_length), f"{value} samples of {given.sequence_length} positions"
+    )
 
 
-def translate_accumulation(value: Any, given: Given) -> KeyOutcome:
+def translate_accumulation(value: JsonValue, given: Given) -> KeyOutcome:
     samples = count_samples(given)
     if value in (AUTO, 1) or given.number(BATCH) is not None:
         return not_needed("follows from train.global_batch_tokens, train.micro_tokens and the number of ranks")
@@ -71,7 +78,7 @@ def translate_accumulation(value: Any, given: Given) -> KeyOutcome:
     return translate_batch(f"{samples:g}", given)
 
 
-def translate_optimizer(value: Any, given: Given) -> KeyOutcome:
+def translate_optimizer(value: JsonValue, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name in ("adam", "adamw") and given.values.get("optimizer.params.adam_w_mode") is False:
         return not_there("Adam with L2 regularization (adam_w_mode: false); train.optimizer: adamw decays weights separately")
@@ -82,48 +89,48 @@ def translate_optimizer(value: Any, given: Given) -> KeyOutcome:
     return not_there("train.optimizer is adamw, adamw_8bit or muon")
 
 
-def translate_betas(value: Any, _: Given) -> KeyOutcome:
+def translate_betas(value: JsonValue, _: Given) -> KeyOutcome:
     if not isinstance(value, list) or len(value) != 2:
         raise UserError(f"optimizer.params.betas: {value}; two numbers are expected")
     return KeyOutcome("mapped", f"train.beta1: {value[0]}, train.beta2: {value[1]}", {"train.beta1": value[0], "train.beta2": value[1]})
 
 
-def translate_rate(value: Any, given: Given) -> KeyOutcome:
+def translate_rate(value: JsonValue, given: Given) -> KeyOutcome:
     peak = given.values.get(f"{SCHEDULER}.warmup_max_lr", AUTO)
     if peak not in (AUTO, None, value):
         return not_needed(f"{SCHEDULER}.warmup_max_lr replaces it")
     return sets("train.lr", value)
 
 
-def translate_scheduler(value: Any, given: Given) -> KeyOutcome:
+def translate_scheduler(value: JsonValue, given: Given) -> KeyOutcome:
     warm = "the warm-up is linear; DeepSpeed's default is logarithmic"
     if value == "WarmupLR":
         return sets("train.schedule", "constant", warm)
     if value == "WarmupCosineLR":
         floor = given.values.get(f"{SCHEDULER}.cos_min_ratio", COSINE_FLOOR)
-        settings = {"train.schedule": "cosine", "train.final_lr": floor}
+        settings: dict[str, JsonValue] = {"train.schedule": "cosine", "train.final_lr": floor}
         return KeyOutcome("mapped", f"train.schedule: cosine, train.final_lr: {floor} ({warm})", settings)
     if value == "WarmupDecayLR":
         return not_there("linear decay; train.schedule is cosine (the nearest) or constant")
     return not_there("train.schedule is cosine or constant")
 
 
-def translate_warmup(value: Any, given: Given) -> KeyOutcome:
+def translate_warmup(value: JsonValue, given: Given) -> KeyOutcome:
     steps = given.steps or given.number(f"{SCHEDULER}.total_num_steps")
     if not steps:
         return not_there("train.warmup is a fraction of all steps; --steps N computes it")
-    return sets("train.warmup", round(min(1.0, float(value) / steps), 6), f"{value} of {steps:g} steps")
+    return sets("train.warmup", round(min(1.0, parse_number(value) / steps), 6), f"{value} of {steps:g} steps")
 
 
-def translate_warmup_type(value: Any, _: Given) -> KeyOutcome:
+def translate_warmup_type(value: JsonValue, _: Given) -> KeyOutcome:
     return not_needed("the warm-up is linear here, too") if value == "linear" else not_there(f"the warm-up is linear here, not {value}")
 
 
-def translate_clipping(value: Any, _: Given) -> KeyOutcome:
-    return sets("train.clip", UNCLIPPED, "0 was no clipping") if value == 0 else sets("train.clip", float(value))
+def translate_clipping(value: JsonValue, _: Given) -> KeyOutcome:
+    return sets("train.clip", UNCLIPPED, "0 was no clipping") if value == 0 else sets("train.clip", parse_number(value))
 
 
-def translate_stage(value: Any, given: Given) -> KeyOutcome:
+def translate_stage(value: JsonValue, given: Given) -> KeyOutcome:
     if value not in STRATEGIES or isinstance(value, bool):
         raise UserError(f"ZeRO stage {value} (zero_optimization.stage, or zero_stage in a launch file); known are 0, 1, 2, 3")
     group = given.number(MICS)
@@ -132,7 +139,7 @@ def translate_stage(value: Any, given: Given) -> KeyOutcome:
     return sets("parallel.strategy", STRATEGIES[value])
 
 
-def translate_mics(value: Any, given: Given) -> KeyOutcome:
+def translate_mics(value: JsonValue, given: Given) -> KeyOutcome:
     if not isinstance(value, int) or value <= 0:
         return not_needed("it is off")
     if given.processes is None or given.processes % value:
@@ -140,11 +147,11 @@ def translate_mics(value: Any, given: Given) -> KeyOutcome:
     copies = given.processes // value
     if copies == 1:
         return sets("parallel.strategy", "fsdp", "one group of all ranks")
-    settings = {"parallel.strategy": "hsdp", "parallel.replicate": copies}
+    settings: dict[str, JsonValue] = {"parallel.strategy": "hsdp", "parallel.replicate": copies}
     return KeyOutcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {copies}", settings)
 
 
-def translate_device(value: Any, _: Given) -> KeyOutcome:
+def translate_device(value: JsonValue, _: Given) -> KeyOutcome:
     if value == "cpu":
         return sets("parallel.offload", True, "weights, gradients and optimizer state; the update runs on the CPU")
     if value == "nvme":
@@ -154,7 +161,7 @@ def translate_device(value: Any, _: Given) -> KeyOutcome:
     raise UserError(f"offload device {value!r}; known are none, cpu and nvme")
 
 
-def translate_old_offload(value: Any, given: Given) -> KeyOutcome:
+def translate_old_offload(value: JsonValue, given: Given) -> KeyOutcome:
     return translate_device("cpu" if value else "none", given)
 
 
@@ -165,7 +172,7 @@ def make_nvme_rule(section: str) -> Rule:
     )
 
 
-def translate_bf16(value: Any, given: Given) -> KeyOutcome:
+def translate_bf16(value: JsonValue, given: Given) -> KeyOutcome:
     if value is True:
         return sets("train.precision", "bf16", "with fp32 master weights")
     if value is False and not given.is_on("fp16.enabled") and given.values.get("fp16.enabled") != AUTO:
@@ -173,30 +180,30 @@ def translate_bf16(value: Any, given: Given) -> KeyOutcome:
     return not_needed("train.precision decides; bf16 is the default")
 
 
-def translate_fp16(value: Any, _: Given) -> KeyOutcome:
+def translate_fp16(value: JsonValue, _: Given) -> KeyOutcome:
     if value is True:
         return not_there("fp16 needs loss scaling, which skips steps; train.precision: bf16 has the range of fp32")
     return not_needed("train.precision decides; bf16 is the default")
 
 
-def translate_reduction_type(value: Any, _: Given) -> KeyOutcome:
+def translate_reduction_type(value: JsonValue, _: Given) -> KeyOutcome:
     if value in (None, AUTO, "fp32"):
         return not_needed("gradients are reduced and accumulated in fp32")
     return not_there(f"gradients are reduced and accumulated in fp32, not in {value}")
 
 
-def translate_tensor_parallel(value: Any, _: Given) -> KeyOutcome:
+def translate_tensor_parallel(value: JsonValue, _: Given) -> KeyOutcome:
     if not isinstance(value, int) or value <= 1:
         return not_needed("it is off")
-    settings = {"parallel.tensor": value, "parallel.strategy": "fsdp"}
+    settings: dict[str, JsonValue] = {"parallel.tensor": value, "parallel.strategy": "fsdp"}
     return KeyOutcome("mapped", f"parallel.tensor: {value}, parallel.strategy: fsdp (the one that it works with)", settings)
 
 
-def translate_compile_switch(value: Any, _: Given) -> KeyOutcome:
+def translate_compile_switch(value: JsonValue, _: Given) -> KeyOutcome:
     return sets("train.compile", not value)
 
 
-def translate_print_interval(value: Any, _: Given) -> KeyOutcome:
+def translate_print_interval(value: JsonValue, _: Given) -> KeyOutcome:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 1 or value > 10**8:
         return not_needed("log.every decides, default 1")
     return sets("log.every", int(value))

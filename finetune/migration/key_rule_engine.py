@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 Kind = Literal["mapped", "not needed", "not there", "unknown"]
 KINDS: tuple[Kind, ...] = ("mapped", "not needed", "not there", "unknown")
@@ -22,9 +25,9 @@ class KeyOutcome:
     kind: Kind
     text: str
     """The reason or the consequence, as a phrase."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
     """Config keys that it sets."""
-    launch: Mapping[str, Any] = field(default_factory=dict)
+    launch: Mapping[str, JsonValue] = field(default_factory=dict)
     """Keys of the launch file that it sets."""
 
 
@@ -32,7 +35,7 @@ class KeyOutcome:
 class Given:
     """Everything that the rule of one key may look at."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, JsonValue]
     """Dotted key → value, of the whole file."""
     processes: int | None = None
     """Number of ranks; None: one for each GPU."""
@@ -51,7 +54,7 @@ class Given:
         return self.values.get(key) is True
 
 
-Rule = KeyOutcome | Callable[[Any, Given], KeyOutcome]
+Rule: TypeAlias = "KeyOutcome | Callable[[JsonValue, Given], KeyOutcome]"
 Rules = Mapping[str, Rule]
 """Dotted key, or `section.*` for all keys under one, → rule."""
 
@@ -61,11 +64,11 @@ class KeyLine:
     """One key of a foreign file with its outcome."""
 
     key: str
-    value: Any
+    value: JsonValue
     outcome: KeyOutcome
 
 
-def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_keys(values: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
     """(dotted key, value) of everything that is not a section; lists and empty sections are values."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -79,7 +82,7 @@ def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
     return [KeyLine(key, value, judge(rules, key, value, given)) for key, value in given.values.items()]
 
 
-def judge(rules: Rules, key: str, value: Any, given: Given) -> KeyOutcome:
+def judge(rules: Rules, key: str, value: JsonValue, given: Given) -> KeyOutcome:
     """The outcome of one key. Raises `UserError` for a value that the key cannot have."""
     rule = rules.get(key) or next((rules[name] for name in _sections(key) if name in rules), None)
     if rule is None:
@@ -96,7 +99,14 @@ def _sections(key: str) -> Iterator[str]:
     return (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
 
 
-def sets(key: str, value: Any, text: str = "") -> KeyOutcome:
+def parse_number(value: JsonValue) -> float:
+    """A number, or a text with one. Raises `TypeError` or `ValueError` for anything else."""
+    if not isinstance(value, int | float | str):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def sets(key: str, value: JsonValue, text: str = "") -> KeyOutcome:
     """A key that becomes the config key `key`."""
     return KeyOutcome("mapped", f"{key}: {format_value(value)}{f' ({text})' if text else ''}", {key: value})
 
@@ -109,21 +119,21 @@ def not_there(text: str) -> KeyOutcome:
     return KeyOutcome("not there", text)
 
 
-def unless_auto(key: str, rule: Callable[[Any, Given], KeyOutcome]) -> Callable[[Any, Given], KeyOutcome]:
+def unless_auto(key: str, rule: Callable[[JsonValue, Given], KeyOutcome]) -> Callable[[JsonValue, Given], KeyOutcome]:
     """A rule for values other than `auto`, which leaves the config key at the recipe's default."""
 
-    def decide(value: Any, given: Given) -> KeyOutcome:
+    def decide(value: JsonValue, given: Given) -> KeyOutcome:
         return not_needed(f"auto was filled in by the Trainer; set {key} instead of its argument") if value == AUTO else rule(value, given)
 
     return decide
 
 
-def if_on(text: str) -> Callable[[Any, Given], KeyOutcome]:
+def if_on(text: str) -> Callable[[JsonValue, Given], KeyOutcome]:
     """A switch without a counterpart: `not there` if it is on."""
     return lambda value, _: not_needed("it is off") if value in (False, None, 0, "none", "no", AUTO, [], {}) else not_there(text)
 
 
-def expect(here: Any, absent: str) -> Rule:
+def expect(here: JsonValue, absent: str) -> Rule:
     """For a key that has no counterpart and needs none while it says what is done here anyway; with another value it is `not there`."""
     return lambda value, _: not_needed("that is how it is here") if value in (here, AUTO) else not_there(absent)
 
@@ -133,6 +143,6 @@ def shorten_value(text: str) -> str:
     return text if len(text) < 60 else f"{text[:57]}…"
 
 
-def format_value(value: Any) -> str:
+def format_value(value: JsonValue) -> str:
     """A value as YAML and the command line write it."""
     return {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)

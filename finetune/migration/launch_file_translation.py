@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.errors import UserError
@@ -15,6 +15,9 @@ from overtone.finetune.storage import strict_json
 
 from . import accelerate_config, deepspeed_config
 from .key_rule_engine import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 NAMED = "deepspeed_config.deepspeed_config_file"
 """Key of an accelerate file that names a DeepSpeed file, which then replaces the other keys of its section."""
@@ -61,7 +64,7 @@ def translate_file(path: Path, training: TrainingSizes) -> Translation:
     raise UserError(f"{path} is neither a launch file of accelerate (no distributed_type) nor a DeepSpeed config (no zero_optimization)")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, JsonValue]:
     values = strict_json.read_object(path)
     known = {key.partition(".")[0] for key in deepspeed_config.RULES}
     if not known & set(values):
@@ -69,7 +72,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def translate_deepspeed(path: Path, values: Mapping[str, Any], training: TrainingSizes) -> list[KeyLine]:
+def translate_deepspeed(path: Path, values: Mapping[str, JsonValue], training: TrainingSizes) -> list[KeyLine]:
     given = Given(dict(flatten_keys(values)), training.processes, 1, training.sequence_length, training.steps)
     with named_in_errors(path):
         return apply_rules(deepspeed_config.translate_keys(given), given)
@@ -84,7 +87,7 @@ def named_in_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: {error}") from error
 
 
-def translate_accelerate(path: Path, values: Mapping[str, Any], training: TrainingSizes) -> Translation:
+def translate_accelerate(path: Path, values: Mapping[str, JsonValue], training: TrainingSizes) -> Translation:
     """A launch file, and the DeepSpeed file that it may name, relative to the current folder or to its own."""
     flat = dict(flatten_keys(values))
     single = flat.get("distributed_type") == "NO"
@@ -101,7 +104,7 @@ def translate_accelerate(path: Path, values: Mapping[str, Any], training: Traini
     return assemble("accelerate", lines, machines, processes)
 
 
-def read_count(path: Path, values: Mapping[str, Any], key: str) -> int | None:
+def read_count(path: Path, values: Mapping[str, JsonValue], key: str) -> int | None:
     """A positive number of a launch file; None if it is absent, or `gpu`, or accelerate's -1."""
     value = values.get(key)
     if value in (None, "gpu", -1):
@@ -143,7 +146,7 @@ def assemble(kind: str, lines: list[KeyLine], machines: int, processes: int | No
     )
 
 
-def merge_values(key: str, one: Any, other: Any) -> Any:
+def merge_values(key: str, one: JsonValue, other: JsonValue) -> JsonValue:
     """The value where two keys of a file set one config key; None if they contradict each other. Lists are joined, and a strategy that
     another key asks for replaces the one that shards less."""
     if one == other:

@@ -104,7 +104,7 @@ def state_bytes(parameter: Tensor) -> float:
     return 2 * (columns + columns // BLOCK * 4) / count_columns(parameter)
 
 
-def empty_state(part: Tensor, steps: int) -> dict[str, Any]:
+def empty_state(part: Tensor, steps: int) -> dict[str, Tensor]:
     """Optimizer state with `steps` updates and zero moments: bytes [rows, padded columns] and fp32 scales [rows, blocks] of each."""
     rows, columns = len(part), pad_columns(count_columns(part))
     state: dict[str, Any] = {"step": steps}  # a plain number, as the kernel takes it

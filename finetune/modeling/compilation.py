@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 from overtone.finetune.recipe import Loaded, Recipe
 from overtone.finetune.storage.text_lines import split_lines
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 
 SECONDS = 30.0
 """Compile time of one kind of block, forward and backward, without a cache. Measured beside an H100 with 16 processor cores: 12 s
@@ -96,7 +99,7 @@ def fixed_positions(packing: bool, recipe: Recipe, largest: int) -> int | None:
 
 
 def compile_blocks(
-    model: nn.Module, blocks: tuple[type[nn.Module], ...], fixed: bool, backend: str | Callable[..., Any] = "inductor"
+    model: nn.Module, blocks: tuple[type[nn.Module], ...], fixed: bool, backend: str | Callable[..., object] = "inductor"
 ) -> None:
     """Compile each block in place; parameter names do not change. Equal blocks share one graph. `fixed`: static shapes.
 
@@ -118,10 +121,10 @@ def explain_compiler_errors() -> Iterator[None]:
         raise UserError(f"train.compile: torch could not compile the model's blocks ({problem}); set train.compile: false") from error
 
 
-def compile_training_forward(plain: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+def compile_training_forward(plain: Callable[P, ResultT], compiled: Callable[P, ResultT]) -> Callable[P, ResultT]:
     """Use the compiled forward only with gradients: evaluation has other shapes, each of which would be compiled for a single use."""
 
-    def forward(*given: Any, **named: Any) -> Any:
+    def forward(*given: P.args, **named: P.kwargs) -> ResultT:
         return (compiled if torch.is_grad_enabled() else plain)(*given, **named)
 
     return forward

@@ -109,7 +109,7 @@ def is_transposed(module: nn.Module) -> bool:
     return bool(getattr(module, "is_transposed", False))
 
 
-def _put_weights(module: nn.Module, _: Any) -> None:
+def _put_weights(module: nn.Module, _: object) -> None:
     """Hook before the forward of adapted experts: they find their weights with the update. An entry of `__dict__` goes before a parameter,
     which stays where sharding expects it."""
     experts: Any = module
@@ -121,7 +121,7 @@ def _put_weights(module: nn.Module, _: Any) -> None:
         module.__dict__[own] = LowRankWeight(experts._parameters[own], *factors)
 
 
-def _take_weights(module: nn.Module, _: Any, __: Any) -> None:
+def _take_weights(module: nn.Module, _: object, __: object) -> None:
     experts: Any = module
     for own in experts.lora_A:
         module.__dict__.pop(own, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -107,11 +107,26 @@ class BaseHead(nn.Module):
         return distance, gradients
 
 
+class Context(Protocol):
+    """What `torch.autograd.Function` keeps between forward and backward."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor | None, ...]
+    dtypes: list[torch.dtype | None]
+    """Types of the inputs that get a gradient."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+    def mark_non_differentiable(self, *outputs: Tensor) -> None: ...
+
+
 class _Distance(torch.autograd.Function):
     """Attaches the gradients that a `BaseHead` has computed. Called in here, sharding sees no graph, and gathers it only once."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, compare: BaseHead, learning: bool) -> Tensor:
+    def forward(
+        ctx: Context, hidden: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, compare: BaseHead, learning: bool
+    ) -> Tensor:
         wanted = tuple(ctx.needs_input_grad[:3]) if learning else (False,) * 3
         distance, gradients = compare(states, hidden, weight, bias, wanted)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
@@ -120,14 +135,14 @@ class _Distance(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, factor: Tensor) -> tuple[Tensor | None, ...]:
         return (*_scale_gradients(ctx, factor), None, None, None)
 
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping, learning: bool
+        ctx: Context, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping, learning: bool
     ) -> tuple[Tensor, Tensor]:
         of_hidden, of_weight, of_bias = _allocate_gradients(ctx.needs_input_grad if learning else (False,) * 3, hidden, weight, bias)
         nll, hits = torch.zeros((), device=hidden.device), torch.zeros((), device=hidden.device)
@@ -150,11 +165,11 @@ class _Chunked(torch.autograd.Function):
         return nll, hits
 
     @staticmethod
-    def backward(ctx: Any, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return (*_scale_gradients(ctx, factor), None, None, None)
 
 
-def _scale_gradients(ctx: Any, factor: Tensor) -> list[Tensor | None]:
+def _scale_gradients(ctx: Context, factor: Tensor) -> list[Tensor | None]:
     """The saved gradients times `factor`, in the types of the inputs."""
     # In place: a second copy of the weight's gradient would be as large as the head. A second backward raises.
     return [

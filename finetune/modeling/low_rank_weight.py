@@ -30,7 +30,7 @@ class LowRankWeight:
         self.base, self.left, self.right = base, left, right
 
     @classmethod
-    def __torch_function__(cls, function: Callable[..., Any], _: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, function: Callable[..., Any], _: object, args: Any = (), kwargs: Any = None) -> Any:
         given = {key: value for key, value in (kwargs or {}).items() if value is not None}
         name = getattr(function, "__name__", "")
         # A bias would be added to each of the products, and each would be written to `out`.
@@ -68,7 +68,7 @@ class LowRankWeight:
     def __matmul__(self, other: Tensor) -> Tensor:
         return multiply(torch.matmul, self, other)
 
-    def transpose(self, first: int, second: int) -> Any:
+    def transpose(self, first: int, second: int) -> Tensor | LowRankWeight:
         if {first % self.base.dim(), second % self.base.dim()} != {self.base.dim() - 2, self.base.dim() - 1}:
             return self.to_tensor().transpose(first, second)
         return LowRankWeight(*(each.transpose(-2, -1) for each in (self.base, self.right, self.left)))
@@ -78,10 +78,13 @@ class LowRankWeight:
         return self.base + self.left @ self.right
 
 
-def multiply(product: Callable[[Any, Any], Tensor], first: Any, second: Any, aligned: bool = False) -> Tensor:
+def multiply(
+    product: Callable[[Tensor, Tensor], Tensor], first: Tensor | LowRankWeight, second: Tensor | LowRankWeight, aligned: bool = False
+) -> Tensor:
     """The product of a tensor and a `LowRankWeight`, or the other way round. `aligned`: rows must have whole multiples of `ALIGNMENT`."""
     if isinstance(first, LowRankWeight):
         return product(first.base, add_update(second)) + product(first.left, product(first.right, add_update(second)))
+    assert isinstance(second, LowRankWeight)  # at least one of the two is
     left, right = align_rank(second.left, second.right) if aligned else (second.left, second.right)
     return product(first, second.base) + product(product(first, left), right)
 

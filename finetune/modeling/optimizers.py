@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -159,7 +159,7 @@ def restore_state(optimizer: torch.optim.AdamW, steps: int) -> None:
             optimizer.state[own] = empty_state(group["rule"], local_shard(whole), steps)
 
 
-def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Any]:
+def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Tensor]:
     """State of this rank's shard of a parameter, with `steps` updates and zero moments."""
     match rule:
         case "adamw_8bit":

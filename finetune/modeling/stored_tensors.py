@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,7 +22,10 @@ from torch import Tensor
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.storage.base_quantization import ADVICE, FLOATS, StoredForm, find_form, find_raw_tensor
 from overtone.finetune.storage.model_security import read_object
-from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.storage.safetensors_opening import TensorSlice, WeightsFile, open_weights
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 FP8 = frozenset({"F8_E4M3", "F8_E5M2"})
 BLOCKS, SCALES = "_blocks", "_scales"
@@ -101,7 +104,7 @@ def describe_form(folder: Path, places: Mapping[str, Path], compute: torch.dtype
     )
 
 
-def read_values(handle: Callable[[str], Any], tensor: StoredTensor, slices: tuple[slice, ...] | None) -> Tensor:
+def read_values(handle: Callable[[str], WeightsFile], tensor: StoredTensor, slices: tuple[slice, ...] | None) -> Tensor:
     """The values of a tensor, or of these slices of it: as they are stored, or dequantized; fp8 to fp32, mxfp4 to bf16, which has all of
     its values. Besides the result, it needs memory for about two copies of it in fp32. `handle`: name → open file."""
     if tensor.form is None:
@@ -124,7 +127,7 @@ def _read_headers(places: Mapping[str, Path]) -> dict[str, TensorHeader]:
     return headers
 
 
-def _declared_type(config: Mapping[str, Any]) -> str:
+def _declared_type(config: Mapping[str, JsonValue]) -> str:
     """The type of plain weights that config.json names, or else BF16: every quantized model is published for it."""
     inner = config.get("text_config")
     named = [part.get(key) for part in (config, inner) if isinstance(part, dict) for key in ("dtype", "torch_dtype")]
@@ -194,7 +197,7 @@ def _complete_slices(shape: tuple[int, ...], slices: tuple[slice, ...] | None) -
     return [(start, max(start, stop)) for start, stop, _ in bounds]
 
 
-def _read_fp8(values: Any, scales: Tensor, tensor: StoredTensor, ranges: list[tuple[int, int]]) -> Tensor:
+def _read_fp8(values: TensorSlice, scales: Tensor, tensor: StoredTensor, ranges: list[tuple[int, int]]) -> Tensor:
     """fp32 values [..., n, k] of these ranges."""
     cut = tuple(slice(start, stop) for start, stop in ranges)
     result: Tensor = values[cut].to(torch.float32)
@@ -217,7 +220,7 @@ def _decode_scales(scales: Tensor, shape: tuple[int, ...]) -> Tensor:
     return numbers.unsqueeze(-1) if numbers.dim() < len(shape) else numbers
 
 
-def _read_mxfp4(blocks: Any, scales: Any, ranges: list[tuple[int, int]]) -> Tensor:
+def _read_mxfp4(blocks: TensorSlice, scales: TensorSlice, ranges: list[tuple[int, int]]) -> Tensor:
     """bf16 values [e, in, out] of these ranges."""
     (expert, inside, outside), table = ranges, torch.tensor([*E2M1, *(-value for value in E2M1)])
     groups = slice(inside[0] // GROUP, -(-inside[1] // GROUP))

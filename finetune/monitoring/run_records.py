@@ -96,7 +96,7 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
     return event if is_step(event.get("step")) else None
 
 
-def is_step(value: Any) -> bool:
+def is_step(value: object) -> bool:
     """Return whether a value is a number of optimizer steps."""
     return type(value) is int and 0 <= value <= LAST_STEP
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -201,7 +201,7 @@ class AllocationCounter(TorchDispatchMode):
             self.timeline[moment] -= size
 
 
-def _elements_of_result(tensors: list[Tensor], args: Any) -> int:
+def _elements_of_result(tensors: list[Tensor], args: Sequence[object]) -> int:
     """Elements of what an operation makes of tensors by elements, or of a size; a mask has one byte for each."""
     if not tensors:
         sizes = args[0] if args and isinstance(args[0], list | tuple) else ()
@@ -225,7 +225,7 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
     """While open, record memory and FLOPs at the traced blocks, and free the gradient of each parameter when it is complete: sharding
     reduces it, and finetune/planning/memory.py counts it."""
 
-    def note(stack: BlockStack, inputs: Any, output: Any) -> None:
+    def note(stack: BlockStack, inputs: object, output: object) -> None:
         if not torch.is_grad_enabled():
             stack.without_gradients.append(ledger.flops)
             return
@@ -251,5 +251,5 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
             hook.remove()
 
 
-def _make_hook(note: Callable[[BlockStack, Any, Any], None], stack: BlockStack) -> Callable[..., None]:
+def _make_hook(note: Callable[[BlockStack, object, object], None], stack: BlockStack) -> Callable[..., None]:
     return lambda _module, args, kwargs, output: note(stack, (args, kwargs), output)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from overtone.finetune.checkpointing import disk_space
 from overtone.finetune.config import on_disk
@@ -124,7 +123,7 @@ def check_layout(wanted: Arrangement, foreseen: RunEstimate, cluster: Cluster) -
         raise UserError(refusal)
 
 
-def error_messages(check: Callable[[], Any]) -> Iterator[str]:
+def error_messages(check: Callable[[], object]) -> Iterator[str]:
     try:
         check()
     except UserError as problem:

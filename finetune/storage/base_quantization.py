@@ -7,10 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.terminal import printable
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 DECLARING = frozenset({"quantization_config", "compression_config", "quantization"})
 """Keys of config.json, at any depth, that say how weights are quantized; the last one is MLX's."""
@@ -48,7 +51,7 @@ class StoredForm(NamedTuple):
         return "fp8" if self.block is None else f"fp8 (blocks of {self.block[0]} × {self.block[1]})"
 
 
-def find_form(config: Mapping[str, Any], folder: Path) -> StoredForm | None:
+def find_form(config: Mapping[str, JsonValue], folder: Path) -> StoredForm | None:
     """The form of the weights in `folder`, by its `config` and its files; None: plain numbers. Raises `UserError` for a form that cannot be
     dequantized."""
     found: dict[StoredForm, str] = {}
@@ -92,7 +95,7 @@ def find_raw_tensor(types: Mapping[str, str], others: Collection[str] = ()) -> s
     return None
 
 
-def check_plain(folder: Path, config: Mapping[str, Any], types: Mapping[str, str], option: str) -> None:
+def check_plain(folder: Path, config: Mapping[str, JsonValue], types: Mapping[str, str], option: str) -> None:
     """Raises `UserError` for a model whose weights are not plain numbers, where a library loads them. `types`: as in `find_raw_tensor`."""
     if (form := find_form(config, folder)) is not None:
         raise UserError(f"{option} {folder}: its weights are stored in {form}, and this command reads plain weights only; {ADVICE}")
@@ -107,7 +110,7 @@ def _has_weight(scaled: re.Match[str], every: Collection[str]) -> bool:
     return f"{layer}.weight" in every
 
 
-def _find_declarations(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _find_declarations(value: object, place: str) -> Iterator[tuple[str, JsonValue]]:
     """Path and value of each key that declares a quantization, at any depth."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
@@ -144,7 +147,7 @@ FLOAT_FORMATS = frozenset({"float-quantized", "naive-quantized"})
 """Formats of compressed-tensors that store values of 8 bits as they are."""
 
 
-def _read_float_groups(declared: Mapping[str, Any]) -> StoredForm | None:
+def _read_float_groups(declared: Mapping[str, JsonValue]) -> StoredForm | None:
     """The form that a config of compressed-tensors describes, if all its weights are in fp8 with scales of one kind; otherwise None."""
     groups = declared.get("config_groups")
     sparsity = declared.get("sparsity_config") or {}
@@ -173,7 +176,7 @@ def _read_float_weights(group: Any) -> StoredForm | None:
     return None
 
 
-def _name_method(declared: Any) -> str:
+def _name_method(declared: JsonValue) -> str:
     """The method of a declaration with what distinguishes its variants, for a message."""
     if not isinstance(declared, dict):
         return printable(repr(declared))[:60]

@@ -19,10 +19,10 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
@@ -186,17 +186,17 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     """A value as indented JSON. Raises `ValueError` for NaN and infinity, which other parsers reject."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Atomically replace a JSON file. Raises as `json_bytes`."""
     write_bytes(path, json_bytes(value))
 
 
-def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> int:
     """Atomically replace a JSONL file from a stream of rows; returns the number of rows."""
     count = 0
     with _replace(path) as file:

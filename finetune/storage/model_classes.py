@@ -6,8 +6,7 @@ one class for most tokenizers, and still accepts the names that folders have fro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
 
 COMMON_TOKENIZERS = frozenset(
     {"PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "PythonBackend", "SentencePieceBackend"}
@@ -58,11 +57,11 @@ def is_known_tokenizer(name: str) -> bool:
     return bool(variants & {*_names_in([*TOKENIZER_MAPPING_NAMES.values()])}) or any(hasattr(transformers, each) for each in variants)
 
 
-def _look_up(mapping: Any, types: Collection[str]) -> set[str]:
+def _look_up(mapping: Mapping[str, object], types: Collection[str]) -> set[str]:
     return {*_names_in([mapping.get(kind) for kind in types])}
 
 
-def _names_in(entry: Any) -> Iterator[str]:
+def _names_in(entry: object) -> Iterator[str]:
     """An entry is a name, None, or a tuple or dictionary of them, depending on the version."""
     if isinstance(entry, str):
         yield entry

@@ -7,8 +7,12 @@ each layer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 
 MOST = (
     (re.compile(r"num_labels"), 100_000),
@@ -27,22 +31,23 @@ OTHER_CONFIGS = frozenset({"quantization_config", "compression_config"})
 """Nested configs that do not describe a part of the model, with meanings of their own for these keys."""
 
 
-def find_impossible_value(config: dict[str, Any], place: str = "") -> str | None:
+def find_impossible_value(config: Mapping[str, JsonValue], place: str = "") -> str | None:
     """`key.key: value, and what is expected` of the first value that no model has, in a config and in the configs of its parts; None if
     there is none."""
     return next(_find_impossible_values(config, place), None)
 
 
-def _find_impossible_values(config: dict[str, Any], place: str) -> Iterator[str]:
+def _find_impossible_values(config: Mapping[str, JsonValue], place: str) -> Iterator[str]:
     for key, value in config.items():
         if isinstance(value, dict) and key.endswith("_config") and key not in OTHER_CONFIGS:
             yield from _find_impossible_values(value, f"{place}{key}.")
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
         most = next((most for name, most in MOST if name.fullmatch(key)), None)
-        if most is not None and type(value) in (int, float) and not 0 <= value <= most:
+        if most is not None and number is not None and not 0 <= number <= most:
             yield f"{place}{key}: {value}, expected 0 to {most:,}"
-        elif SHARE.fullmatch(key) and type(value) in (int, float) and not 0 <= value <= 1:
+        elif SHARE.fullmatch(key) and number is not None and not 0 <= number <= 1:
             yield f"{place}{key}: {value}, expected a probability from 0 to 1"
-        elif EPSILON.fullmatch(key) and not (value is None or type(value) in (int, float)):
+        elif EPSILON.fullmatch(key) and value is not None and number is None:
             yield f"{place}{key}: {value!r}, expected a number"
         elif key in DTYPE_KEYS and not (value is None or (isinstance(value, str) and value.removeprefix("torch.") in DTYPES)):
             yield f"{place}{key}: {value!r}, expected a floating-point type of torch, such as float32"

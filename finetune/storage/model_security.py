@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models, files, input_files, path_settings, strict_json
@@ -29,6 +29,9 @@ from overtone.finetune.storage.model_classes import is_known_tokenizer
 from overtone.finetune.storage.model_config_limits import find_impossible_value
 from overtone.finetune.storage.safetensors_opening import open_weights
 from overtone.finetune.terminal import print_diagnostic, printable
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -225,7 +228,7 @@ def _without_code(value: Any, path: Path, at: str, dropped: list[str], is_text: 
     return kept
 
 
-def _leads_elsewhere(key: str, value: Any, path: Path, is_text: bool, nested: bool) -> bool:
+def _leads_elsewhere(key: str, value: JsonValue, path: Path, is_text: bool, nested: bool) -> bool:
     """Return whether a key makes a library run code, or open anything but the files of the clean copy."""
     if key in CODE_KEYS or key in REDIRECTING_KEYS or KERNEL_KEYS.fullmatch(key):
         return True
@@ -238,7 +241,7 @@ def _leads_elsewhere(key: str, value: Any, path: Path, is_text: bool, nested: bo
     return path_settings.could_be_path(path.name, key, value)
 
 
-def _short(value: Any) -> str:
+def _short(value: JsonValue) -> str:
     return shorten(json.dumps(value, ensure_ascii=True))
 
 
@@ -248,7 +251,7 @@ def shorten(text: str, most: int = 60) -> str:
     return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
-def _find_model_types(value: Any) -> Iterator[Any]:
+def _find_model_types(value: JsonValue) -> Iterator[JsonValue]:
     """Every `model_type` at any depth."""
     if isinstance(value, list):
         for each in value:
@@ -322,7 +325,7 @@ def _check_classes(document: Any, path: Path, kind: Kind, nested: bool = False) 
                 del document[key]
 
 
-def _json(document: dict[str, Any]) -> bytes:
+def _json(document: Mapping[str, object]) -> bytes:
     return json.dumps(document).encode()  # allows the Infinity of some published configs (mamba2)
 
 

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 TOKENIZER_SETTINGS = frozenset({"tokenizer_config.json", "special_tokens_map.json"})
 FILE_KEYS = re.compile(r"(\w+_)?(files?|paths?|dirs?|folders?|spm|vocab|merges|inputs|object)|gguf\w*")
@@ -45,7 +48,7 @@ ADDRESS = re.compile(r"(?!re:)[A-Za-z][\w.+-]*:")
 """Beginning of an address, also of one without slashes, such as timm's `local-dir:`. `re:` marks patterns of module names."""
 
 
-def could_be_path(name: str, key: str, value: Any) -> bool:
+def could_be_path(name: str, key: str, value: JsonValue) -> bool:
     """Return whether the value of a key in the settings file `name`, at any depth, must not reach a library.
 
     Objects inside of the value are examined with their own keys, but in a tokenizer's settings also as a part of it. Raises `UserError` for
@@ -81,14 +84,14 @@ def has_form_of_path(text: str) -> bool:
     return "/" in text or "\0" in text or text in (".", "..") or text.startswith("~") or ADDRESS.match(text) is not None
 
 
-def _could_be_tokenizer_file(key: str, value: Any) -> bool:
+def _could_be_tokenizer_file(key: str, value: JsonValue) -> bool:
     if FILE_KEYS.fullmatch(key):
         return True
     texts = _list_texts(value, in_objects=True)
     return bool(texts) and not (WORD_KEYS.fullmatch(key) and all(map(WORD.fullmatch, texts)))
 
 
-def _list_texts(value: Any, in_objects: bool) -> list[str]:
+def _list_texts(value: JsonValue, in_objects: bool) -> list[str]:
     """A string, or the strings in lists at any depth, and if `in_objects` also those in objects."""
     if isinstance(value, dict):
         value = list(value.values()) if in_objects else []

@@ -13,7 +13,7 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -229,7 +229,7 @@ def remove_file(url: str) -> None:
         system.rm_file(path)
 
 
-def _describe_file(address: RemoteAddress, info: dict[str, Any]) -> RemoteFile:
+def _describe_file(address: RemoteAddress, info: Mapping[str, Any]) -> RemoteFile:
     content = {key: str(info[key]) for key in CONTENT if info.get(key) is not None}
     times = {key: _format_time(info[key]) for key in TIMES if info.get(key) is not None}
     if address != address.with_secrets:
@@ -243,10 +243,11 @@ def _make_identity(address: RemoteAddress, facts: object) -> str:
     return hashlib.sha256(json.dumps([address, facts], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _format_time(value: Any) -> str:
+def _format_time(value: object) -> str:
     """A time as text; the same for a datetime in any time zone and for its ISO string, since a file system may return either."""
-    with contextlib.suppress(TypeError, ValueError):
-        value = datetime.fromisoformat(value)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = datetime.fromisoformat(value)
     return str(value.timestamp() if isinstance(value, datetime) else value)
 
 

@@ -7,10 +7,13 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 DEEPEST = 100
 """Maximum nesting. Code that visits all values is recursive, as are chat templates; conversations have about eight levels."""
@@ -82,18 +85,18 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def is_deep(value: Any) -> bool:
+def is_deep(value: object) -> bool:
     """Return whether a value is nested deeper than `DEEPEST`. Not recursive."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(DEEPEST + 1):
-        holders = [each for each in level if type(each) in (dict, list)]
+        holders = [each for each in level if isinstance(each, dict | list)]
         if not holders:
             return False
         level = [inner for each in holders for inner in (each.values() if isinstance(each, dict) else each)]
     return True
 
 
-def _check_characters(value: Any) -> None:
+def _check_characters(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -101,7 +104,7 @@ def _check_characters(value: Any) -> None:
         raise ValueError(f"half of a character (the lone surrogate {ascii(half)[1:-1]}), which no text file can hold") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -109,7 +112,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _constant(name: str) -> Any:
+def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON; write null, or leave the key out")
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+ItemT = TypeVar("ItemT")
 Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
 """(name, slices or None for the whole tensor) → tensor; raises KeyError for an unknown name."""
 
@@ -83,7 +84,9 @@ class TensorLayout:
         return cls(torch.Size(shape), (Box(zeros, tuple(shape), name, zeros, tuple(range(len(shape)))),))
 
     @classmethod
-    def __torch_function__(cls, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Callable[..., object], _: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         if function not in MOVES:
             raise NotImplementedError(getattr(function, "__name__", str(function)))
         return MOVES[function](*args, **(kwargs or {}))
@@ -206,7 +209,7 @@ def _transpose(layout: TensorLayout, dim0: int, dim1: int) -> TensorLayout:
     order = list(range(layout.ndim))
     order[dim0], order[dim1] = order[dim1], order[dim0]
 
-    def swap(values: Sequence[Any]) -> tuple[Any, ...]:
+    def swap(values: Sequence[ItemT]) -> tuple[ItemT, ...]:
         return tuple(values[place] for place in order)
 
     pieces = [replace(each, begin=swap(each.begin), sizes=swap(each.sizes), axes=swap(each.axes)) for each in layout.pieces]
@@ -217,7 +220,7 @@ def _shift(piece: Box, dim: int, by: int) -> Box:
     return replace(piece, begin=(*piece.begin[:dim], piece.begin[dim] + by, *piece.begin[dim + 1 :]))
 
 
-MOVES: dict[Any, Callable[..., Any]] = {
+MOVES: dict[object, Callable[..., object]] = {
     torch.stack: _stack,
     torch.cat: _join,
     torch.chunk: _chunk,

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from overtone.finetune import config
 from overtone.finetune.addresses import RemoteAddress
@@ -251,13 +250,13 @@ def resume(training: Training, newest: Path | None) -> Progress:
     return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, newest))
 
 
-def newest_checkpoint(run_dir: Path, copy_to: RemoteAddress | None) -> list[Any]:
+def newest_checkpoint(run_dir: Path, copy_to: RemoteAddress | None) -> tuple[str | None, list[str]]:
     """The newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
     path, passed_over = checkpoint.find_newest_valid(run_dir)
     if path is None and copy_to is not None:
         path, more = download_newest(copy_to, run_dir)
         passed_over = [*passed_over, *more]
-    return [None if path is None else str(path), passed_over]
+    return None if path is None else str(path), passed_over
 
 
 def resume_from(training: Training, path: Path) -> Progress:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -72,7 +73,9 @@ def process_group(trackers: tuple[str, ...], run_dir: Path) -> Iterator[World]:
         yield world
 
 
-def leave_group(before: Sequence[dict[str, Any]], hook: Callable[..., Any]) -> None:
+def leave_group(
+    before: Sequence[dict[str, object]], hook: Callable[[type[BaseException], BaseException, TracebackType | None], object]
+) -> None:
     """`before`: what accelerate knew about this process. What it learnt since then would be the settings of whatever else uses it here.
     `hook`: `sys.excepthook`, which torch has wrapped to name the rank."""
     worlds.leave()

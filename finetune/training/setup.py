@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import JsonValue
 from torch import nn
 
 from overtone.finetune.checkpointing import checkpoint, disk_space, shared_run_folder
@@ -351,8 +352,8 @@ def changes_since(training: Training, step: int) -> list[Change]:
     """Changes of configuration and launch since the checkpoint of `step` was saved."""
     path, config = checkpoint.folder_of(training.config.run.dir) / f"step-{step:08d}", training.config
     state, was = checkpoint.read_state(path), read_config_file(path / "config.yaml").values
-    launched = {"ranks": training.world.size, "strategy": training.strategy, "device": training.world.device.type}
-    before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"]}
+    launched: dict[str, JsonValue] = {"ranks": training.world.size, "strategy": training.strategy, "device": training.world.device.type}
+    before: dict[str, JsonValue] = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"]}
     if state["validation"] is not None and training.val is not None:
         launched["validation_data"], before["validation_data"] = training.val.digest, state["validation"]
     if state["sampling"] is not None and training.sampling.digest is not None:

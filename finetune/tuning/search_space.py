@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from overtone.finetune.config import Config, expand_lora_switch, make_config_class, resolve_sources
 from overtone.finetune.config_key_descriptions import fields
@@ -72,7 +72,7 @@ class Draw:
 
     number: int
     """Counts the draws from 0; stays the same if more are added."""
-    values: dict[str, Any]
+    values: dict[str, JsonValue]
     """Dotted key → value."""
 
 
@@ -96,7 +96,7 @@ def read_space(path: Path, options: type[BaseModel]) -> Space:
     return space
 
 
-def _walk(values: dict[str, Any], prefix: str, origins: dict[str, str], inside: str, leaves: set[str]) -> Iterator[Dimension]:
+def _walk(values: dict[str, JsonValue], prefix: str, origins: dict[str, str], inside: str, leaves: set[str]) -> Iterator[Dimension]:
     """The dimensions in a section. `prefix`: its config key and a dot. `inside`: the same as `origins` spells it."""
     for name, value in values.items():
         key, place = f"{prefix}{name}", origins[f"{inside}{name}"]
@@ -159,7 +159,7 @@ def check_values(space: Space, recipe: str, options: type[BaseModel], sources: l
             resolve_sources(recipe, options, [*sources, make_source({dimension.key: value}, space)])
 
 
-def list_ends(dimension: Dimension) -> tuple[Any, ...]:
+def list_ends(dimension: Dimension) -> tuple[JsonValue, ...]:
     """The values of a list, or the least and the largest value that a range can give."""
     if dimension.distribution in LISTS:
         return dimension.values
@@ -168,7 +168,7 @@ def list_ends(dimension: Dimension) -> tuple[Any, ...]:
     return tuple(map(float, dimension.values))
 
 
-def make_source(values: dict[str, Any], space: Space) -> ConfigSource:
+def make_source(values: dict[str, JsonValue], space: Space) -> ConfigSource:
     """Settings of a trial as a config source whose errors name the place in the space file."""
     nested: dict[str, Any] = {}
     for key in sorted(values):  # model.lora before model.lora.rank
@@ -192,12 +192,12 @@ def resolve_draw(draw: Draw, space: Space, recipe: str, options: type[BaseModel]
         raise UserError(f"trial {draw.number} ({describe_values(draw.values)}): {error}") from None
 
 
-def describe_values(values: dict[str, Any]) -> str:
+def describe_values(values: dict[str, JsonValue]) -> str:
     """`train.lr 1e-05, model.lora.rank 8`."""
     return ", ".join(f"{key} {format_value(value)}" for key, value in values.items())
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as YAML on one line, as a flag takes it."""
     return json.dumps(value)
 
@@ -219,7 +219,7 @@ def draw_trials(space: Space, seed: int, samples: int) -> list[Draw]:
     return draws
 
 
-def draw_value(dimension: Dimension, seed: int, number: int) -> Any:
+def draw_value(dimension: Dimension, seed: int, number: int) -> JsonValue:
     """The value of a key in trial `number`."""
     digest = hashlib.sha256(json.dumps([seed, number, dimension.key]).encode()).digest()
     uniform = (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53  # in [0, 1), with all 53 bits of a double

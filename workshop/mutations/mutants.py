@@ -1549,7 +1549,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/config_sources.py",
-        "if isinstance(value, dict) and isinstance(into.get(key), dict):",
+        "if isinstance(value, dict) and isinstance(inner, dict):",
         "if isinstance(value, dict) and not into:",
         "tests/finetune/test_config_sources.py::test_later_sources_override_earlier_ones_key_by_key",
         "a section of a later config file replaces the whole section of an earlier one",
@@ -2711,8 +2711,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/migration/deepspeed_config.py",
-        'STRATEGIES = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}',
-        'STRATEGIES = {0: "ddp", 1: "zero1", 2: "fsdp", 3: "fsdp"}',
+        'STRATEGIES: dict[float, str] = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}',
+        'STRATEGIES: dict[float, str] = {0: "ddp", 1: "zero1", 2: "fsdp", 3: "fsdp"}',
         "tests/finetune/migration/test_deepspeed_config.py::test_a_key_becomes_ours",
         "ZeRO-2 is translated into the strategy that gathers twice a step",
     ),
