@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import JsonValue
+
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
@@ -81,11 +83,11 @@ class Copies:
             files.remove_unfinished(self._run_dir / "cache", NAME)
             self._newest, self._due = f"step-{step:08d}", step > 0
 
-    def handle_event(self, kind: str, _step: int, facts: dict[str, Any]) -> None:
+    def handle_event(self, kind: str, _step: int, facts: dict[str, JsonValue]) -> None:
         """Listener of the run's events: schedules a committed checkpoint, in place of an older one whose upload has not started."""
         if kind == "committed" and self._url is not None:
             self._passed_over += self._due
-            self._newest, self._due = facts["folder"], True
+            self._newest, self._due = str(facts["folder"]), True
 
     def advance(self, events: Events) -> None:
         """Report a finished upload and start the next one; never blocks."""

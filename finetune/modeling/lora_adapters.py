@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import regex
@@ -159,7 +160,7 @@ EXPERT_LAYERS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w
 
 
 @contextmanager
-def import_peft() -> Iterator[Any]:
+def import_peft() -> Iterator[ModuleType]:
     """peft, which does not find bitsandbytes while this is open: it would import that, for seconds, and look for quantized layers of its
     own kind. Ours are others."""
     with hide_package("bitsandbytes"):

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, but missing in the module's __all__
@@ -147,7 +147,7 @@ class Heartbeat:
         self._recorder = threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True)
         self._recorder.start()
 
-    def note_event(self, _kind: str, step: int, _facts: dict[str, Any]) -> None:
+    def note_event(self, _kind: str, step: int, _facts: object) -> None:
         """Listener of the run's events: keeps the latest step."""
         self.step = max(self.step, step)
 

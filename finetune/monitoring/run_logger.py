@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from pydantic import JsonValue
 from tqdm import tqdm
 
 from overtone.finetune.config_diff import NO_NUMBER, Change
@@ -37,11 +38,11 @@ LARGEST = 3.5e38
 LEAST_TO_SMOOTH = 20
 """Fewer losses are plotted as they are."""
 
-Listener = Callable[[str, int, dict[str, Any]], None]
+Listener = Callable[[str, int, dict[str, JsonValue]], None]
 """Called with each event of this rank: kind, step, fields."""
 
 
-def ignore_event(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
+def ignore_event(_kind: str, _step: int, _facts: dict[str, JsonValue]) -> None:
     """A listener that ignores all events."""
 
 
@@ -58,7 +59,7 @@ class Events:
         accelerator: Accelerator,
         total: int,
         done: int,
-        settings: dict[str, Any],
+        settings: dict[str, int | float | bool | str],
         listener: Listener = ignore_event,
         unit: str = POSITIONS,
     ) -> None:
@@ -87,11 +88,11 @@ class Events:
         if accelerator.log_with and any(tracker.name == "tensorboard" for tracker in accelerator.trackers):
             self.say(f"curves: {shlex.join(['tensorboard', '--logdir', str(run_dir)])}")
 
-    def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, Any]) -> None:
+    def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, JsonValue]) -> None:
         """Report that the run resumes from optimizer step `step`, with the differences between its configuration and the checkpoint's: on
         the console, in the log, as a mark in the loss curve, and in the trackers."""
         lines = [str(change) for change in changes]
-        self.note("resumed", step, **facts, changes=lines, marked=[change.key for change in changes if change.effect != NO_NUMBER])
+        self.note("resumed", step, **facts, changes=[*lines], marked=[change.key for change in changes if change.effect != NO_NUMBER])
         if lines:
             self.say(f"the configuration differs from that of step {step}:")
             for line in lines:
@@ -143,7 +144,7 @@ class Events:
     def answers(self, step: int, pairs: list[tuple[str, Answer]], sounds: list[Path | None]) -> None:
         """Log prompts and the answers of the model of optimizer step `step`, some steps later. `sounds`: paths of the audio files."""
         places = ["" if sound is None else str(sound.relative_to(self.log_path.parent)) for sound in sounds]
-        entries = [
+        entries: list[JsonValue] = [
             {"prompt": prompt, "answer": answer.text, **answer.numbers, **({"sound": place} if place else {})}
             for (prompt, answer), place in zip(pairs, places, strict=True)
         ]
@@ -162,7 +163,7 @@ class Events:
         self.note(MEASURED, step, **named)
         self._track(named, step)
 
-    def note(self, kind: str, step: int, **facts: Any) -> None:
+    def note(self, kind: str, step: int, **facts: JsonValue) -> None:
         """Log an event that is not a metric: started, resumed, committed, stopped. If the log cannot be written, print a warning and
         continue: a log must not stop a run."""
         self._listener(kind, step, facts)
@@ -186,7 +187,7 @@ class Events:
             for tracker in self._accelerator.trackers:  # not `end_training`, which would also destroy the process group
                 tracker.finish()
 
-    def _track(self, values: dict[str, Any], step: int) -> None:
+    def _track(self, values: Mapping[str, float | str], step: int) -> None:
         """Send values to the trackers, possibly for an earlier step."""
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
             tracker.log(values, step=None if tracker.name == "wandb" else step)  # wandb drops values of earlier steps

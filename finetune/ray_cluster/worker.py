@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray.train
+from pydantic import JsonValue
 
 from overtone.finetune.config_sources import parse_arguments
 from overtone.finetune.errors import UserError
@@ -69,13 +70,13 @@ class Reports:
         """The last metrics of training and evaluation that were logged up to `step`."""
         return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
 
-    def handle_event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
+    def handle_event(self, kind: str, step: int, facts: dict[str, JsonValue]) -> None:
         if kind in ("step", "evaluation"):
             self._numbers.setdefault(step, {"step": step}).update(facts)
         elif kind == "stopped":
-            self.reason = facts["reason"]
+            self.reason = str(facts["reason"])
         elif kind == "committed":
-            self._report(step, facts["folder"])
+            self._report(step, str(facts["folder"]))
 
     def _report(self, step: int, folder: str) -> None:
         """Report metrics and a small file that names the checkpoint; Ray does not store or prune checkpoints. Collective: call on every

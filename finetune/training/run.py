@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from pydantic import JsonValue
@@ -219,7 +218,7 @@ def report_killed_launch(claim: FolderClaim, events: Events, step: int) -> None:
         events.note("killed", step, account=claim.killed)
 
 
-def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dict[str, Any]) -> None:
+def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dict[str, JsonValue]) -> None:
     """Several listeners as one."""
     for listener in listeners:
         listener(kind, step, facts)

@@ -123,7 +123,7 @@ def merge_trials(folder: Path, known: StudyRecord | None, definition: StudyDefin
     return [*known.trials, *(trial for trial in drawn if trial.number not in numbers)]
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     return json.dumps(value.model_dump() if isinstance(value, Section) else value)
 
 

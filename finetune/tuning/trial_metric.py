@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import LOG, read_log
@@ -59,7 +60,7 @@ class MetricReader:
     """Steps between reports of a metric that training steps log. A metric of the evaluations is reported at each evaluation."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED))
 
-    def read(self, kind: str, step: int, facts: dict[str, Any]) -> float | None:
+    def read(self, kind: str, step: int, facts: Mapping[str, JsonValue]) -> float | None:
         """The value to report after this event; None if there is none."""
         value = find_value(facts, self.metric.name)
         if value is None:
@@ -70,7 +71,7 @@ class MetricReader:
         return sum(self.recent) / len(self.recent) if step % self.every == 0 else None
 
 
-def find_value(facts: dict[str, Any], name: str) -> float | None:
+def find_value(facts: Mapping[str, JsonValue], name: str) -> float | None:
     """A finite number of an event; None without one."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or name in UNMEASURED:
