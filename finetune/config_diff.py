@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -57,13 +57,9 @@ def find_changes(was: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> 
     """Changes between two nested configurations: first those with any effect on the results, then those that affect rounding only, then
     those without effect, each in the order of the keys."""
     old, new = flatten(was), flatten(now)
-    old = {key: value for key, value in old.items() if value != {} or not _inside(new, key)}
+    old = {key: value for key, value in old.items() if value != {} or not any(name.startswith(f"{key}.") for name in new)}
     found = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in [*new, *(key for key in old if key not in new)]]
     return sorted((each for each in found if each.was != each.now), key=lambda each: EFFECTS.index(each.effect))
-
-
-def _inside(keys: Iterable[str], section: str) -> bool:
-    return any(key.startswith(f"{section}.") for key in keys)
 
 
 def _format_value(value: JsonValue) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from typing import get_args, get_origin
 
 from pydantic import BaseModel
@@ -17,7 +16,8 @@ def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, st
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     inner = (origins[known] for known in origins if known.startswith(f"{key}."))
-    place = next((origins[known] for known in _prefixes(location) if known in origins), next(inner, "the defaults"))
+    prefixes = (".".join(location[:end]) for end in range(len(location), 0, -1))
+    place = next((origins[known] for known in prefixes if known in origins), next(inner, "the defaults"))
     if problem["type"] == "extra_forbidden":
         near = _nearest(model, location)
         hint = f"; did you mean {near}?" if near else f"; sections are {', '.join(model.model_fields)}"
@@ -86,11 +86,6 @@ def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
         if near := difflib.get_close_matches(location[-1], keys, n=1, cutoff=cutoff):
             return keys[near[0]]
     return None
-
-
-def _prefixes(location: list[str]) -> Iterator[str]:
-    for end in range(len(location), 0, -1):
-        yield ".".join(location[:end])
 
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:

@@ -57,12 +57,8 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Ma
     trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     own = dict(model.named_buffers())
     state = optimizers.sharded_state(optimizer)
-    named = {moment_name(kind, name): moment for name, parameter in trained.items() for kind, moment in state[parameter].items()}
+    named = {f"optimizer.{kind}.{name}": moment for name, parameter in trained.items() for kind, moment in state[parameter].items()}
     return {**trained, **named, **{name: own[name] for name in buffers}}
-
-
-def moment_name(kind: str, name: str) -> str:
-    return f"optimizer.{kind}.{name}"
 
 
 def folder_of(run_dir: Path) -> Path:

@@ -181,10 +181,6 @@ def _digest_of_index(facts: dict[str, Any], numbers: Iterable[bytes | memoryview
     return total.hexdigest()
 
 
-def _describe_dropped(left_out: dict[str, list[int]]) -> str:
-    return "".join(f"; {len(lines)} dropped: {reason}" for reason, lines in left_out.items())
-
-
 class Block(NamedTuple):
     """Complete lines of a data file."""
 
@@ -289,7 +285,8 @@ class _Whole:
             rows = len(self.entries) // COLUMNS + sum(map(len, self.left_out.values())) + len(self._problems)
             raise UserError(format_row_problems(self._path, self._problems, rows))
         if not self.entries:
-            raise UserError(f"{self._path}: no rows; there is nothing to train on{_describe_dropped(self.left_out)}")
+            dropped = "".join(f"; {len(lines)} dropped: {reason}" for reason, lines in self.left_out.items())
+            raise UserError(f"{self._path}: no rows; there is nothing to train on{dropped}")
 
     def _add(self, found: Scanned, written: int) -> None:
         entries = np.frombuffer(found.entries, np.int64).reshape(-1, COLUMNS).copy()

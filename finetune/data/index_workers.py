@@ -62,7 +62,8 @@ class IndexWorkers:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):
                 print_diagnostic(f"indexing {self.path} in one process, since worker processes failed: {problem}")
-                yield from map(partial(scan_block, self._measure_here(), self.path), blocks)
+                measure = partial(self.measure, load_recipe(self.recipe), self.processor)
+                yield from map(partial(scan_block, measure, self.path), blocks)
                 return
             print_diagnostic(f"indexing {self.path} in {count} processes")
             busy: deque[tuple[_Worker, Block]] = deque()
@@ -74,9 +75,6 @@ class IndexWorkers:
                 busy.append((idle.pop().begin(block), block))
             for worker, given in busy:
                 yield from worker.results(given)
-
-    def _measure_here(self) -> Measure:
-        return partial(self.measure, load_recipe(self.recipe), self.processor)
 
 
 class _Worker:

@@ -40,16 +40,12 @@ def explain_raw_data(key: str, path: Path, verb: str | None, row_keys: Sequence[
     Raises `UserError` if the file cannot be read.
     """
     if path.is_dir():
-        if inside := _find_dataset(key, path):
+        inside = path / ("val.jsonl" if key == "data.val" else "train.jsonl")
+        if inside.is_file():
             return f"{key}: {path} is a folder; give its file: --{key} {shlex.quote(str(inside))}"
         return f"{key}: {path} is a folder, and training reads a file of rows. {_suggest_command(path, verb)}"
     what = _recognize_file(path, row_keys)
     return None if what is None else f"{key}: {path} is {what}, and training reads one JSON object per line. {_suggest_command(path, verb)}"
-
-
-def _find_dataset(key: str, folder: Path) -> Path | None:
-    names = ("val.jsonl",) if key == "data.val" else ("train.jsonl",)
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _suggest_command(path: Path, verb: str | None) -> str:

@@ -50,7 +50,8 @@ def settle_sizes(
     train = config.train
     order = choose_order(Order.of(config.run.seed, config.data, train), train, rows, positions, started)
     total = train.steps or count(order)
-    evaluate = choose_evaluation_interval(config.eval.every, total)
+    every = config.eval.every
+    evaluate = min(-(-total // EVALUATIONS), LONGEST_INTERVAL) if every == AUTO else require_number(every)
     validates = config.data.val is not None
     save = choose_save_interval(config.checkpoint.every, total, config.model.lora is not None, evaluate if validates else 1)
     chosen = [
@@ -88,11 +89,6 @@ def choose_order(given: Order, train: Train, rows: int, positions: int, started:
 def smallest_step(rows: int, positions: int) -> int:
     """Positions of the smallest step that `auto` chooses."""
     return max(1, SMALLEST_STEP * positions // max(rows, 1))
-
-
-def choose_evaluation_interval(every: int | str, total: int) -> int:
-    """`eval.every` as a number. `total`: optimizer steps of the run."""
-    return min(-(-total // EVALUATIONS), LONGEST_INTERVAL) if every == AUTO else require_number(every)
 
 
 def choose_save_interval(every: int | str, total: int, has_adapters: bool, aligned: int) -> int:

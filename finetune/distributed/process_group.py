@@ -67,7 +67,8 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
     cudnn_sdpa.disable_cudnn()
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
-        _init_single_process(accelerator.device)
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
+        dist.init_process_group(backends(accelerator.device.type), store=store, rank=0, world_size=1)
     try:
         check_world(dist.get_world_size(), os.environ)
     except UserError:
@@ -200,11 +201,6 @@ def _raise_on_all(world: World, failure: Exception | None, reports: Sequence[tup
     if report is not None:
         by_user, message = report
         raise (ElsewhereError if by_user else RuntimeError)(f"rank {first} failed: {message}") from failure
-
-
-def _init_single_process(device: torch.device) -> None:
-    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__
-    dist.init_process_group(backends(device.type), store=store, rank=0, world_size=1)
 
 
 def backends(kind: str) -> str:

@@ -30,11 +30,12 @@ def read_base_metadata(base: Path) -> dict[str, JsonValue]:
         found, _ = split_card(input_files.read_text(base / README))
     except (OSError, ValueError, UserError):
         return {}
-    return {key: value for key in KEPT_KEYS if _is_text(value := found.get(key))}
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value))
+    kept: dict[str, JsonValue] = {}
+    for key in KEPT_KEYS:
+        value = found.get(key)
+        if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
+            kept[key] = value
+    return kept
 
 
 def render_header(metadata: Mapping[str, object]) -> str:

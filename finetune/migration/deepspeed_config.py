@@ -122,10 +122,6 @@ def translate_warmup(value: JsonValue, given: Given) -> KeyOutcome:
     return sets("train.warmup", round(min(1.0, parse_number(value) / steps), 6), f"{value} of {steps:g} steps")
 
 
-def translate_warmup_type(value: JsonValue, _: Given) -> KeyOutcome:
-    return not_needed("the warm-up is linear here, too") if value == "linear" else not_there(f"the warm-up is linear here, not {value}")
-
-
 def translate_clipping(value: JsonValue, _: Given) -> KeyOutcome:
     return sets("train.clip", UNCLIPPED, "0 was no clipping") if value == 0 else sets("train.clip", parse_number(value))
 
@@ -197,10 +193,6 @@ def translate_tensor_parallel(value: JsonValue, _: Given) -> KeyOutcome:
         return not_needed("it is off")
     settings: dict[str, JsonValue] = {"parallel.tensor": value, "parallel.strategy": "fsdp"}
     return KeyOutcome("mapped", f"parallel.tensor: {value}, parallel.strategy: fsdp (the one that it works with)", settings)
-
-
-def translate_compile_switch(value: JsonValue, _: Given) -> KeyOutcome:
-    return sets("train.compile", not value)
 
 
 def translate_print_interval(value: JsonValue, _: Given) -> KeyOutcome:
@@ -297,7 +289,9 @@ RULES: Rules = {
     f"{SCHEDULER}.warmup_min_lr": expect(0, "the warm-up starts at 0"),
     f"{SCHEDULER}.warmup_min_ratio": expect(0, "the warm-up starts at 0"),
     f"{SCHEDULER}.warmup_num_steps": unless_auto("train.warmup", translate_warmup),
-    f"{SCHEDULER}.warmup_type": translate_warmup_type,
+    f"{SCHEDULER}.warmup_type": lambda value, _: (
+        not_needed("the warm-up is linear here, too") if value == "linear" else not_there(f"the warm-up is linear here, not {value}")
+    ),
     f"{SCHEDULER}.total_num_steps": unless_auto("train.steps", lambda value, _: sets("train.steps", value)),
     f"{SCHEDULER}.cos_min_ratio": unless_auto("train.final_lr", lambda value, _: sets("train.final_lr", value)),
     "gradient_clipping": unless_auto("train.clip", translate_clipping),
@@ -340,7 +334,7 @@ RULES: Rules = {
     ),
     "activation_checkpointing.cpu_checkpointing": if_on("activations stay on the GPU; train.activation_checkpointing: full stores fewest"),
     "activation_checkpointing.*": not_needed("train.activation_checkpointing turns recomputation on; none, selective or full"),
-    "compile.disable": translate_compile_switch,
+    "compile.disable": lambda value, _: sets("train.compile", not value),
     "compile.enabled": lambda value, _: sets("train.compile", bool(value)),
     "compile.backend": expect("inductor", "train.compile uses inductor"),
     "compile.*": OFF,

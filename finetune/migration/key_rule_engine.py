@@ -84,19 +84,15 @@ def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
 
 def judge(rules: Rules, key: str, value: JsonValue, given: Given) -> KeyOutcome:
     """The outcome of one key. Raises `UserError` for a value that the key cannot have."""
-    rule = rules.get(key) or next((rules[name] for name in _sections(key) if name in rules), None)
+    parts = key.split(".")
+    sections = (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))  # `a.b.c` → `a.b.*`, `a.*`
+    rule = rules.get(key) or next((rules[name] for name in sections if name in rules), None)
     if rule is None:
         return KeyOutcome("unknown", "no such key is known here; look up what it does before you leave it out")
     try:
         return rule if isinstance(rule, KeyOutcome) else rule(value, given)
     except (TypeError, ValueError, OverflowError):  # rules compute with values
         raise UserError(f"{key}: {shorten_value(format_value(value))} is not a valid value of this key; correct it in the file") from None
-
-
-def _sections(key: str) -> Iterator[str]:
-    """`a.b.c` → `a.b.*`, `a.*`."""
-    parts = key.split(".")
-    return (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
 
 
 def parse_number(value: JsonValue) -> float:

@@ -152,7 +152,11 @@ class Events:
         for (prompt, answer), place in zip(pairs, places, strict=True):
             self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
         means = average_numbers([answer.numbers for _, answer in pairs])
-        self._track({**_format_answers(step, pairs), **{f"samples/{name}": value for name, value in means.items()}}, step)
+        texts = {
+            f"samples/{number}": f"step {step}: {prompt}\n\n{_format_code_block(answer.text)}"
+            for number, (prompt, answer) in enumerate(pairs, 1)
+        }
+        self._track({**texts, **{f"samples/{name}": value for name, value in means.items()}}, step)
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
             if tracker.name == "tensorboard" and self._main:
                 _show_media(tracker.writer, step, [answer for _, answer in pairs])
@@ -214,13 +218,6 @@ def format_end(now: float, left: float) -> str:
     today, end = time.localtime(now), time.localtime(now + left)
     same_day = (today.tm_year, today.tm_yday) == (end.tm_year, end.tm_yday)
     return time.strftime("at %H:%M" if same_day else "on %Y-%m-%d at %H:%M", end)
-
-
-def _format_answers(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:
-    return {
-        f"samples/{number}": f"step {step}: {prompt}\n\n{_format_code_block(answer.text)}"
-        for number, (prompt, answer) in enumerate(pairs, 1)
-    }
 
 
 def average_numbers(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:

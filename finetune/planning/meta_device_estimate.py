@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.config import Config, Model, Train, on_disk
+from overtone.finetune.config import Config, Train, on_disk
 from overtone.finetune.data import dataset_opening, row_measurement
 from overtone.finetune.distributed import sharding, tensor_parallel
 from overtone.finetune.errors import UserError
@@ -51,7 +51,8 @@ class RunEstimate:
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
-    config = config.model_copy(update={"model": resolve_base(config.model)})
+    folder = loading.resolve_source(config.model.source, config.model.revision, DESCRIBING)  # downloads no weights
+    config = config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
     dataset_opening.check_batching(config.data, config.train, config.recipe, recipe)
     base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
@@ -102,11 +103,6 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         unit=recipe.unit,
         remarks=remarks,
     )
-
-
-def resolve_base(model: Model) -> Model:
-    """The section with `source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
-    return model.model_copy(update={"source": str(loading.resolve_source(model.source, model.revision, DESCRIBING))})
 
 
 def find_misfits(loaded: Loaded) -> tuple[str, ...]:

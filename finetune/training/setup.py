@@ -122,7 +122,10 @@ def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parall
     rank."""
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, parallel, dtype, world, loaded.tensor_plans)
     home = sharding.choose_home(parallel.offload, world)
-    run_on_all(world, lambda: load_weights(loaded, seed, world, home))
+    run_on_all(
+        world,
+        lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, loaded.layouts),
+    )
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
 
 
@@ -231,11 +234,6 @@ def choose_trained_with_room(loaded: Loaded, recipe: Recipe, model: Model, train
     choose_trained(loaded, recipe, model, sharding.compute_dtype(train.precision))
     base_kl_loss.check_model(loaded, recipe, train.base_distance)
     disk_space.check_room(run_dir, disk_space.checkpoint_bytes_of(loaded.model, train.optimizer, loaded.blocks))
-
-
-def load_weights(loaded: Loaded, seed: int, world: World, home: torch.device) -> None:
-    """Fill the sharded model. Raises `UserError` for a base that does not match it."""
-    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, loaded.layouts)
 
 
 def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:

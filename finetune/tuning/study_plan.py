@@ -114,7 +114,9 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
         space={each.key: {each.distribution: list(each.values)} for each in checked.space},
         metric=metric.text,
         seed=options.seed,
-        early_stopping=choose_early_stopping(options, first.eval.every),
+        early_stopping=EarlyStopping(grace=options.grace or interval_of(first.eval.every), reduction=options.reduction)
+        if options.stops_early
+        else None,
     )
     folder = options.storage.absolute() / first.run.dir
     drawn = [TrialRecord(number=draw.number, values=draw.values, run_seed=configs[draw.number].run.seed) for draw in draws]
@@ -122,11 +124,6 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
     recorded = redraw_trials(folder, trials, checked.space, options.seed)
     configs |= {draw.number: checked.resolve(draw) for draw in recorded if draw.number not in configs}  # --num-samples is smaller now
     return StudyPlan(folder, definition, metric, trials, configs, [*words, *follow_metric(metric, first.checkpoint.best_by, checked.space)])
-
-
-def choose_early_stopping(options: StudyOptions, every: int | str) -> EarlyStopping | None:
-    """The rungs of a study; None if no trial is stopped early. `every`: `eval.every` of its first trial."""
-    return EarlyStopping(grace=options.grace or interval_of(every), reduction=options.reduction) if options.stops_early else None
 
 
 def interval_of(every: int | str) -> int:
