@@ -108,7 +108,7 @@ class BaseHead(nn.Module):
 
 
 class Context(Protocol):
-    """What `torch.autograd.Function` keeps between forward and backward."""
+    """The object in which `torch.autograd.Function` keeps values between forward and backward."""
 
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor | None, ...]
