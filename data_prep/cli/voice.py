@@ -298,14 +298,8 @@ def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptio
     job = _make_job(options, checks)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
-    standard = SelectionCriteria(
-        rules=rules,
-        lengths=job.lengths,
-        decisions=decisions,
-        trusts_texts=options.preset == KEEP_ALL,
-        diarize=options.diarize,
-        voices=_read_voice_count(options),
-    )
+    trusted, voice_count = options.preset == KEEP_ALL, _read_voice_count(options)
+    standard = SelectionCriteria(rules, job.lengths, decisions, trusts_texts=trusted, diarize=options.diarize, voices=voice_count)
     with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
         whisper = options.whisper or checks.check_with

@@ -57,16 +57,16 @@ class FunnelStep:
 
     name: str
     description: str
-    advice: str
-    """Advice for the user."""
     kind: str
     """CSS class: input, silence, lost or kept."""
     seconds: float
     share: float
-    before: float
+    before: float = 0.0
     """Horizontal offset of the bar, as a share of the input."""
-    count: int | None
+    count: int | None = None
     """Number of pieces."""
+    advice: str = ""
+    """Advice for the user."""
 
 
 @dataclass(frozen=True)
@@ -143,36 +143,31 @@ def make_funnel(dataset: Dataset) -> list[FunnelStep]:
         FunnelStep(
             name="input",
             description="all decodable audio",
-            advice="",
             kind="input",
             seconds=summary.input_seconds,
             share=1.0,
-            before=0.0,
             count=summary.recordings,
         )
     ]
-    left = summary.input_seconds - summary.non_speech_seconds
     silence = summary.non_speech_seconds
+    left = summary.input_seconds - silence
     steps.append(
         FunnelStep(
             name="no speech",
             description="pauses and other audio without speech",
-            advice="",
             kind="silence",
             seconds=silence,
             share=silence / whole,
             before=left / whole,
-            count=None,
         )
     )
     for reason, clips in losses:
         seconds = _sum_seconds(clips)
         left -= seconds
-        description = explain_reason(reason) or clips[0].detail
         steps.append(
             FunnelStep(
                 name=reason,
-                description=description,
+                description=explain_reason(reason) or clips[0].detail,
                 advice=ADVICE.get(reason, ""),
                 kind="lost",
                 seconds=seconds,
@@ -187,11 +182,9 @@ def make_funnel(dataset: Dataset) -> list[FunnelStep]:
         FunnelStep(
             name="kept",
             description="training and validation clips",
-            advice="",
             kind="kept",
             seconds=seconds,
             share=seconds / whole,
-            before=0.0,
             count=len(dataset.kept),
         ),
     ]
