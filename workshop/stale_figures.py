@@ -35,6 +35,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "background_sound": ("data_prep/clips/dnsmos.py", "data_prep/clips/measurements.py", "data_prep/clips/quality_rules.py"),
     "codec_lm_generation": ("recipes/codec_lm/inference/*.py", *DECODING),
     "communication": ("finetune/distributed/*.py", "finetune/training/step.py", "finetune/planning/parallelism_planner.py"),
+    "comparison_errors": ("recipes/speech/evaluation/confidence_intervals.py", "recipes/speech/selection/candidate_ranking.py"),
     "copies": ("data_prep/clips/duplicates.py", "data_prep/clips/fingerprint*.py", "data_prep/clips/waveform_agreement.py"),
     "csm_generation": ("recipes/csm/inference/*.py", *DECODING),
     "data_preparation": ("data_prep/audio/*.py", "data_prep/segmentation/*.py", "data_prep/pipeline/*.py", "data_prep/clips/extraction.py"),

@@ -768,11 +768,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "the first click on the page is an error: side B clones, and there is no clip",
     ),
     Mutant(
-        "recipes/speech/evaluation/metric_aggregation.py",
-        "INTERVAL = (2.5, 97.5)",
-        "INTERVAL = (5.0, 95.0)",
-        "tests/recipes/speech/evaluation/test_metric_aggregation.py::test_the_interval_covers_95_percent",
+        "recipes/speech/evaluation/confidence_intervals.py",
+        "ERROR, SEED = 0.05, 20240501",
+        "ERROR, SEED = 0.1, 20240501",
+        "tests/recipes/speech/evaluation/test_confidence_intervals.py::test_an_interval_of_many_values_is_that_of_their_mean",
         "intervals of 90 % are called intervals of 95 %",
+    ),
+    Mutant(
+        "recipes/speech/selection/candidate_ranking.py",
+        "return max(1, math.comb(candidates, 2))",
+        "return 1",
+        "tests/recipes/speech/selection/test_candidate_ranking.py::test_pairs_of_candidates_share_the_error",
+        "of nine equal candidates, one is called worse in half of all selections",
     ),
     Mutant(
         "recipes/speech/evaluation/audio_measures.py",

@@ -10,16 +10,12 @@ from typing import Literal
 import numpy as np
 
 from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.confidence_intervals import Interval, draw_subsets, find_interval
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
 
 Part = tuple[float, float]
 """(numerator, denominator) that one clip adds to a metric."""
-RESAMPLINGS, SEED = 2000, 20240501
-LEAST_TEXTS = 6
-"""Minimum for a verdict. By chance, five texts all change in the same direction with probability 1/16, six with 1/32 (sign test)."""
-INTERVAL = (2.5, 97.5)
-"""Percentiles of the bootstrap (Efron 1979): a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -109,27 +105,23 @@ class Difference:
     """Difference between two systems over the texts that both spoke."""
 
     change: float
-    low: float
-    high: float
-    """95 % interval."""
+    low: float | None
+    high: float | None
+    """95 % interval; None with too few texts."""
     texts: int
     verdict: Verdict
 
 
 def paired_difference(metric: Metric, clips: Sequence[ScoredClip], others: Sequence[ScoredClip]) -> Difference | None:
-    """`clips` minus `others`, with a paired bootstrap over texts. None for fewer than two common texts, and for metrics without a better
+    """`clips` minus `others`, with the interval over texts. None for fewer than two common texts, and for metrics without a better
     direction."""
     base = {one.item.key: metric.part(one) for one in others}
     pairs = [(own, base.get(one.item.key)) for one in clips if (own := metric.part(one)) is not None]
     table = np.array([(*own, *other) for own, other in pairs if other is not None], float).reshape(-1, 4)
     if len(table) < 2 or not metric.better:
         return None
-    resampled = np.random.default_rng(SEED).integers(len(table), size=(RESAMPLINGS, len(table)))
-    changes = _change(table[resampled].sum(axis=1))
-    low, high = np.percentile(changes, INTERVAL)
-    change = float(_change(table.sum(axis=0)[None])[0])
-    verdict = _verdict(metric, float(low), float(high)) if len(table) >= LEAST_TEXTS else "too few texts"
-    return Difference(change, float(low), float(high), len(table), verdict)
+    found = find_interval(float(_change(table.sum(axis=0)[None])[0]), _change(draw_subsets(len(table)) @ table))
+    return Difference(found.value, found.low, found.high, len(table), _verdict(metric, found))
 
 
 def select_common(metric: Metric, clips: Sequence[ScoredClip], others: Sequence[ScoredClip]) -> list[ScoredClip]:
@@ -143,7 +135,9 @@ def _change(sums: np.ndarray) -> np.ndarray:
     return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1e-12) - sums[:, 2] / np.maximum(sums[:, 3], 1e-12))
 
 
-def _verdict(metric: Metric, low: float, high: float) -> Verdict:
-    if low <= 0 <= high:
+def _verdict(metric: Metric, found: Interval) -> Verdict:
+    if found.low is None:
+        return "too few texts"
+    if not found.is_clear:
         return "no clear difference"
-    return "better" if (high < 0) == (metric.better == "lower") else "worse"
+    return "better" if (found.value < 0) == (metric.better == "lower") else "worse"

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from overtone.data_prep.pages.report_charts import format_number
 from overtone.finetune.exporting.model_card_metadata import make_model_index
-from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
+from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip, Verdict, metric_value
 from overtone.recipes.speech.evaluation.results import SET_TITLES, Evaluation
 from overtone.recipes.speech.evaluation.system_comparison import (
     Comparison,
@@ -103,10 +104,11 @@ def summarize(rows: list[Comparison]) -> str:
 def format_verdict(row: Comparison) -> str:
     """`WER, unseen texts: better than base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
     found = row.difference
+    interval = "" if found.low is None else f"95 % interval {format_value(found.low)} to {format_value(found.high)}; "
     return (
         f"{row.metric.title}, {row.group} texts: **{AGAINST[found.verdict]} {row.base}**. "
         f"{format_value(row.before)} → {format_value(row.after)} {row.metric.unit} "
-        f"({format_value(found.change)}; 95 % interval {format_value(found.low)} to {format_value(found.high)}; {found.texts} texts)"
+        f"({format_value(found.change)}; {interval}{found.texts} texts)"
     )
 
 

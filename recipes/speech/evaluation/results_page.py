@@ -126,7 +126,7 @@ def _describe_change(evaluation: Evaluation, row: Comparison) -> MetricChange:
         before=shown(row.before),
         after=shown(row.after),
         change=arrow + shown(found.change),
-        interval=f"{shown(found.low)} to {shown(found.high)}",
+        interval="–" if found.low is None else f"{shown(found.low)} to {shown(found.high)}",
         verdict=found.verdict,
     )
 

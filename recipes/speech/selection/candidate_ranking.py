@@ -1,21 +1,19 @@
-"""Statistics of a selection: four measures of each candidate, their sum as a cost, confidence intervals, ties, and the front of the best.
+"""Statistics of a selection: four measures of each candidate, their sum as a cost, differences with intervals, ties, and the front.
 
-Each measure is a ratio of sums over texts, and all candidates speak the same texts. Intervals are percentiles of a bootstrap over texts
-(Efron 1979, doi:10.1214/aos/1176344552), for the difference of two candidates a paired one: both are resampled together, as Bisani and Ney
-do for word error rates (ICASSP 2004, doi:10.1109/ICASSP.2004.1326009).
+Each measure is a ratio of sums over texts, and all candidates speak the same texts. All pairs of candidates share the 5 % of their
+intervals: equal candidates are called worse in at most 5 % of selections, although the best one is known only afterwards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overtone.recipes.speech.evaluation.metric_aggregation import INTERVAL, LEAST_TEXTS, RESAMPLINGS, SEED
+from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, Array, Interval, draw_subsets, find_interval
 
-Array = NDArray[np.float64]
 WER, SIMILARITY, PACE, ENDINGS = "wer", "similarity", "pace", "endings"
 MEASURES = (WER, SIMILARITY, PACE, ENDINGS)
 """The order of all arrays here. WER: wrong words per word. Similarity: cosine to the mean direction of the speaker's clips. Pace: seconds
@@ -26,31 +24,17 @@ text that does not end has wrong words, too."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A difference or a value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """True if the interval excludes zero."""
-        return not self.low <= 0 <= self.high
-
-
-@dataclass(frozen=True)
 class Ranking:
     """One candidate among the others."""
 
     name: str
-    values: Mapping[str, Interval | None]
+    values: Mapping[str, float | None]
     """By measure; None if no clip has it."""
-    cost: Interval
+    cost: float
     against_best: Interval
     """Cost minus that of the best candidate."""
     tied: bool
-    """True if that interval includes zero; the best candidate is, too."""
+    """True unless that interval excludes zero; the best candidate is, too."""
     dominated_by: str | None
     """A candidate that is clearly better by at least one measure and clearly worse by none, and costs less; None: on the front."""
 
@@ -84,18 +68,27 @@ def decide(parts: Mapping[str, Array], weights: Mapping[str, float], simplest: S
     if (texts := len(next(iter(parts.values())))) < LEAST_TEXTS:
         raise ValueError(f"{texts} texts are too few to choose by; give {LEAST_TEXTS} or more")
     weighted = np.array([weights[measure] for measure in MEASURES])
-    resampled = np.random.default_rng(SEED).integers(texts, size=(RESAMPLINGS, texts))
+    pairs = count_pairs(len(parts))
+    changes = pairs * int(np.count_nonzero(weighted))  # for the front, of single measures
+    subsets, more_subsets = draw_subsets(texts, pairs), draw_subsets(texts, changes)
     costs = {name: float(cost_of(one.sum(axis=0), weighted)) for name, one in parts.items()}
     order = sorted(parts, key=lambda name: (costs[name], simplest.index(name)))
     rankings = []
     for at, name in enumerate(order):
-        against = compare(parts[name], parts[order[0]], weighted, resampled)
-        dominator = next((other for other in order[:at] if dominates(parts[other], parts[name], weighted, resampled)), None)
-        values = {measure: estimate(parts[name], column, resampled) for column, measure in enumerate(MEASURES)}
-        cost = find_interval(costs[name], cost_of(parts[name][resampled].sum(axis=1), weighted))
-        rankings.append(Ranking(name, values, cost, against, at == 0 or not against.is_clear, dominator))
+        against = compare_costs(parts[name], parts[order[0]], weighted, subsets, pairs)
+        dominator = next((other for other in order[:at] if dominates(parts[other], parts[name], weighted, more_subsets, changes)), None)
+        values = {
+            measure: None if math.isnan(value) else float(value)
+            for measure, value in zip(MEASURES, values_of(parts[name].sum(axis=0)), strict=True)
+        }
+        rankings.append(Ranking(name, values, costs[name], against, at == 0 or not against.is_clear, dominator))
     candidates = {one.name for one in rankings if one.tied and one.dominated_by is None}
     return SelectionDecision(rankings, order[0], next(name for name in simplest if name in candidates))
+
+
+def count_pairs(candidates: int) -> int:
+    """The number of comparisons that share the 5 %; 1 for a single candidate."""
+    return max(1, math.comb(candidates, 2))
 
 
 def values_of(sums: Array) -> Array:
@@ -126,37 +119,33 @@ def keep_common(one: Array, other: Array) -> tuple[Array, Array]:
     return one * common[..., None], other * common[..., None]
 
 
-def compare(one: Array, other: Array, weights: Array, resampled: NDArray[np.int64]) -> Interval:
-    """The cost of one candidate minus that of another, over their common texts; a measure that has none of these counts over all texts.
+def compare_losses(one: Array, other: Array, subsets: Array) -> tuple[Array, Array]:
+    """The losses of one candidate minus those of another, over their common texts: [measures] over all of these, and [subsets, measures]
+    over subsets. A measure that has no common text counts over all texts.
 
-    `one`, `other`: sums [texts, measures, 2]; `weights` [measures]; `resampled`: indices of texts [resamplings, texts]."""
+    `one`, `other`: sums [texts, measures, 2]; `subsets` [subsets, texts]."""
     shared = keep_common(one, other)
     empty = shared[0][..., 1].sum(axis=0) == 0
     first, second = (np.where(empty[None, :, None], own, both) for own, both in zip((one, other), shared, strict=True))
-    differences = cost_of(first[resampled].sum(axis=1), weights) - cost_of(second[resampled].sum(axis=1), weights)
-    return find_interval(float(cost_of(first.sum(axis=0), weights) - cost_of(second.sum(axis=0), weights)), differences)
+    changes = losses_of(values_of(first.sum(axis=0))) - losses_of(values_of(second.sum(axis=0)))
+    return changes, losses_of(values_of(sum_subsets(first, subsets))) - losses_of(values_of(sum_subsets(second, subsets)))
 
 
-def dominates(one: Array, other: Array, weights: Array, resampled: NDArray[np.int64]) -> bool:
-    """Return whether a candidate is clearly better by at least one measure that counts, and clearly worse by none. Shapes as in
-    `compare`."""
-    changes = [compare(one, other, np.where(np.arange(len(weights)) == at, 1.0, 0.0), resampled) for at in np.flatnonzero(weights)]
-    clear = [change.value < 0 for change in changes if change.is_clear]
+def compare_costs(one: Array, other: Array, weights: Array, subsets: Array, comparisons: int) -> Interval:
+    """The cost of one candidate minus that of another. Shapes as in `compare_losses`; `weights` [measures]; `comparisons` share the 5 %."""
+    changes, of_subsets = compare_losses(one, other, subsets)
+    return find_interval(float(changes @ weights), of_subsets @ weights, comparisons)
+
+
+def sum_subsets(parts: Array, subsets: Array) -> Array:
+    """Sums [subsets, measures, 2] of parts [texts, measures, 2]."""
+    return np.asarray(subsets @ parts.reshape(len(parts), -1)).reshape(len(subsets), *parts.shape[1:])
+
+
+def dominates(one: Array, other: Array, weights: Array, subsets: Array, comparisons: int) -> bool:
+    """Return whether a candidate is clearly better by at least one measure that counts, and clearly worse by none. Arguments as for
+    `compare_costs`."""
+    changes, of_subsets = compare_losses(one, other, subsets)
+    found = [find_interval(float(changes[at]), of_subsets[:, at], comparisons) for at in np.flatnonzero(weights)]
+    clear = [change.value < 0 for change in found if change.is_clear]
     return bool(clear) and all(clear)
-
-
-def estimate(parts: Array, column: int, resampled: NDArray[np.int64]) -> Interval | None:
-    """Measure `column` of one candidate with its interval over texts; None if no text has a value. Shapes as in `compare`."""
-    own = parts[:, column]
-    if not (own[:, 1] > 0).any():
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = own[resampled].sum(axis=1)
-        found = drawn[:, 0] / drawn[:, 1]
-    return find_interval(float(own[:, 0].sum() / own[:, 1].sum()), found[np.isfinite(found)])
-
-
-def find_interval(value: float, resampled: Array) -> Interval:
-    """A value with the percentiles of its resampled ones."""
-    low, high = np.percentile(resampled, INTERVAL)
-    return Interval(value, float(low), float(high))

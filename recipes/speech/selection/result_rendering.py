@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from overtone.data_prep.pages.report_charts import format_number
-from overtone.recipes.speech.evaluation.metric_aggregation import RESAMPLINGS
+from overtone.recipes.speech.evaluation.confidence_intervals import Array, Interval
 from overtone.recipes.speech.selection.candidate_ranking import (
     ENDINGS,
     PACE,
     SIMILARITY,
     WER,
-    Array,
-    Interval,
     Ranking,
     SelectionDecision,
     values_of,
@@ -27,9 +25,10 @@ from overtone.version import __version__
 
 METHOD = (
     "cost = sum over the measures of weight × loss; losses: WER, 1 − similarity, |ln pace| (at most 1), share of bad endings. 95 % "
-    f"intervals: percentiles of {RESAMPLINGS} bootstrap samples of the texts (Efron 1979), paired for differences (Bisani and Ney 2004). "
-    "Tied: the interval of the cost minus that of the best includes zero. Front: no candidate of lower cost is clearly better by one "
-    "measure and clearly worse by none. Chosen: of the tied ones on the front, the smallest strength, then the earliest step."
+    "intervals of differences: inverted sign-flip tests over the texts, whose ends are values of subsets (Hartigan 1969); all pairs of "
+    "candidates share the 5 % equally (Dunn 1961). Tied: the interval of the cost minus that of the best does not exclude zero. Front: no "
+    "candidate of lower cost is clearly better by one measure and clearly worse by none. Chosen: of the tied ones on the front, the "
+    "smallest strength, then the earliest step."
 )
 TITLES = {WER: "WER %", SIMILARITY: "similarity", PACE: "pace", ENDINGS: "bad endings %"}
 SCALE = {WER: 100.0, SIMILARITY: 1.0, PACE: 1.0, ENDINGS: 100.0}
@@ -66,7 +65,7 @@ def explain_choice(decision: SelectionDecision) -> str:
     """Return why this candidate, in one sentence."""
     by_name = {one.name: one for one in decision.rankings}
     chosen = by_name[decision.chosen]
-    cost = f"cost {chosen.cost.value:.3f}"
+    cost = f"cost {chosen.cost:.3f}"
     if len(decision.rankings) == 1:
         return f"{chosen.name} ({cost}) is the only candidate"
     others = [name for name in decision.tied if name != decision.best]
@@ -83,22 +82,20 @@ def explain_choice(decision: SelectionDecision) -> str:
 
 
 def format_change(change: Interval) -> str:
-    return f"{change.value:+.3f}, 95 % interval {change.low:+.3f} to {change.high:+.3f}"
+    interval = "too few texts for an interval" if change.low is None else f"95 % interval {change.low:+.3f} to {change.high:+.3f}"
+    return f"{change.value:+.3f}, {interval}"
 
 
-def format_estimate(measure: str, found: Interval | None) -> str:
-    """A value with its interval, in the unit of the column."""
-    if found is None:
-        return "–"
-    value, low, high = (format_number(SCALE[measure] * one) for one in (found.value, found.low, found.high))
-    return f"{value} ({low} to {high})"
+def format_value(measure: str, value: float | None) -> str:
+    """A value in the unit of the column; a dash if no clip has it."""
+    return "–" if value is None else format_number(SCALE[measure] * value)
 
 
 def describe_verdict(one: Ranking, decision: SelectionDecision) -> str:
     """Describe a candidate by its difference from the best one."""
     words = ["lowest cost"] if one.name == decision.best else [f"{'tied' if one.tied else 'worse'}, {one.against_best.value:+.3f}"]
     if one.name != decision.best:
-        words[0] += f" ({one.against_best.low:+.3f} to {one.against_best.high:+.3f})"
+        words[0] += f" ({found.low:+.3f} to {found.high:+.3f})" if (found := one.against_best).low is not None else " (too few texts)"
     return ", ".join([*words, *(["chosen"] if one.name == decision.chosen else [])])
 
 
@@ -111,13 +108,13 @@ def table_rows(result: SelectionResult) -> list[list[str]]:
     """The recordings, then the candidates by cost, as text."""
     decision, rows = result.decision, list[list[str]]()
     if result.recordings is not None:
-        shown = ["–" if value is None else format_number(SCALE[name] * value) for name, value in result.recorded_values.items()]
+        shown = [format_value(measure, value) for measure, value in result.recorded_values.items()]
         rows.append(["", "real recordings", *shown, "", "", ""])
     for one in decision.rankings:
         mark = "*" if one.name == decision.chosen else "=" if one.tied else ""
-        figures = [format_estimate(measure, one.values[measure]) for measure in TITLES]
+        figures = [format_value(measure, one.values[measure]) for measure in TITLES]
         front = "front" if one.dominated_by is None else ""
-        rows.append([mark, one.name, *figures, f"{one.cost.value:.3f}", front, describe_verdict(one, decision)])
+        rows.append([mark, one.name, *figures, f"{one.cost:.3f}", front, describe_verdict(one, decision)])
     return rows
 
 
@@ -144,8 +141,8 @@ def build_record(result: SelectionResult) -> dict[str, object]:
                 "name": one.name,
                 "step": candidate.step,
                 "strength": candidate.strength,
-                "values": {name: None if found is None else dataclasses.asdict(found) for name, found in one.values.items()},
-                "cost": dataclasses.asdict(one.cost),
+                "values": dict(one.values),
+                "cost": one.cost,
                 "against_best": dataclasses.asdict(one.against_best),
                 "tied": one.tied,
                 "dominated_by": one.dominated_by,
@@ -166,7 +163,7 @@ def build_record(result: SelectionResult) -> dict[str, object]:
 
 
 def draw_plot(result: SelectionResult) -> bytes:
-    """PNG: similarity over WER of all candidates with their intervals; the front is connected, the chosen one marked by a star."""
+    """PNG: similarity over WER of all candidates; the front is connected, the chosen one marked by a star."""
     figure = Figure(figsize=(8, 5.6), layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel="WER (%)", ylabel="speaker similarity (cosine)", title="Candidates: the best are at the upper left")
@@ -175,14 +172,13 @@ def draw_plot(result: SelectionResult) -> bytes:
     strengths = sorted({result.candidates[name].strength for name in drawn})
     for name, (wer, near) in drawn.items():
         candidate, color = result.candidates[name], f"C{strengths.index(result.candidates[name].strength)}"
-        bars = make_error_bar(near, 1), make_error_bar(wer, 100)
-        axes.errorbar([100 * wer.value], [near.value], *bars, fmt="o", color=color, elinewidth=0.6, alpha=0.8)
-        axes.annotate(f"{candidate.step}", (100 * wer.value, near.value), xytext=(4, 4), textcoords="offset points", fontsize=8)
-    front = sorted((100 * wer.value, near.value) for name, (wer, near) in drawn.items() if name in result.decision.front)
+        axes.plot([100 * wer], [near], "o", color=color, alpha=0.8)
+        axes.annotate(f"{candidate.step}", (100 * wer, near), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    front = sorted((100 * wer, near) for name, (wer, near) in drawn.items() if name in result.decision.front)
     axes.plot([x for x, _ in front], [y for _, y in front], ":", color="gray", label="front")
     if result.decision.chosen in drawn:
         wer, near = drawn[result.decision.chosen]
-        axes.plot([100 * wer.value], [near.value], "*", color="black", markersize=16, label="chosen")
+        axes.plot([100 * wer], [near], "*", color="black", markersize=16, label="chosen")
     for at, strength in enumerate(strengths):
         axes.plot([], [], "o", color=f"C{at}", label=f"strength {strength:g}")
     real = result.recorded_values
@@ -193,8 +189,3 @@ def draw_plot(result: SelectionResult) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
-
-
-def make_error_bar(found: Interval, scale: float) -> list[list[float]]:
-    """Lengths [2, 1] below and above the value. matplotlib refuses negative ones, and by rounding a percentile may pass the value."""
-    return [[max(scale * (found.value - found.low), 0.0)], [max(scale * (found.high - found.value), 0.0)]]

@@ -19,13 +19,13 @@ from overtone.finetune.exporting import export, selection_record
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, least_texts
 from overtone.recipes.speech.evaluation.evaluation_items import Check, Item, normalize
-from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from overtone.recipes.speech.selection import candidate_measures, candidates, result_rendering, selection_page
 from overtone.recipes.speech.selection.candidate_measures import ClipRuler, ComparedClip
-from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
+from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, count_pairs, decide
 from overtone.recipes.speech.selection.candidates import VoiceCandidate
 from overtone.recipes.speech.selection.result_rendering import SelectionResult
 from overtone.recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
@@ -277,6 +277,10 @@ def make_result(
     expected = candidate_measures.expect_seconds(plan.texts.items, plan.recordings)
     if len(expected) < len(plan.texts.items):
         notes.append(f"Pace was measured on {len(expected)} of {len(plan.texts.items)} texts: the others' speakers have no recordings.")
+    if len(plan.texts.items) < (least := least_texts(count_pairs(len(clips)))):
+        notes.append(
+            f"{len(plan.texts.items)} texts cannot show which of {len(clips)} candidates is worse, so all are tied; give {least} or more."
+        )
     if not expected:
         weights = {**weights, PACE: 0.0}
     decision = decide(

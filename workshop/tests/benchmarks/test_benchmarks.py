@@ -19,6 +19,7 @@ COLUMNS = {
     "background_sound": {"recording", "clips rejected by"},
     "codec_lm_generation": {"codes of a codebook", "texts at once", "here / stock"},
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
+    "comparison_errors": {"comparison", "texts", "wrong, bootstrap", "wrong", "wrong front"},
     "copies": {"voice", "sentences", "called copies, by fingerprints alone", "called copies", "MP3", "Opus"},
     "csm_generation": {"codebooks", "texts at once", "here / stock"},
     "data_preparation": {"promise", "trials", "failures"},

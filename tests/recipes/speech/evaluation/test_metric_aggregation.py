@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from overtone.recipes.speech.evaluation import metric_aggregation
@@ -63,24 +62,12 @@ def test_an_effect_is_detected_and_noise_is_not() -> None:
     noisy = [clip(str(number), wrong=3 + (number + 1) % 3) for number in range(40)]
     found = metric_aggregation.paired_difference(metric_aggregation.WER, better, before)
     assert found is not None and found.verdict == "better" and found.texts == 40
-    assert found.change == pytest.approx(-20.0) and found.low <= -20.0 <= found.high < 0
+    assert found.change == pytest.approx(-20.0) and found.low is not None and found.high is not None
+    assert found.low <= -20.0 <= found.high < 0
     back = metric_aggregation.paired_difference(metric_aggregation.WER, before, better)
     assert back is not None and back.verdict == "worse"
     same = metric_aggregation.paired_difference(metric_aggregation.WER, noisy, before)
     assert same is not None and same.verdict == "no clear difference"
-
-
-def test_the_interval_covers_95_percent() -> None:
-    """The mean of many texts is normally distributed: 1.96 standard errors to each side. 90 % would be 1.645, 99 % 2.576."""
-    chance = np.random.default_rng(0)
-    wrong = chance.integers(0, 100, 400)
-    own = [clip(str(number), wrong=int(errors), words=100) for number, errors in enumerate(wrong)]
-    right = [clip(str(number), wrong=0, words=100) for number in range(len(wrong))]
-    found = metric_aggregation.paired_difference(metric_aggregation.WER, own, right)
-    assert found is not None and found.change == pytest.approx(wrong.mean())
-    error = wrong.std() / np.sqrt(len(wrong))
-    assert (found.high - found.low) / (2 * error) == pytest.approx(1.96, abs=0.1)
-    assert (found.high + found.low) / 2 == pytest.approx(found.change, abs=0.2 * error), "the same on both sides"
 
 
 def test_few_texts_give_no_verdict() -> None:
@@ -88,7 +75,7 @@ def test_few_texts_give_no_verdict() -> None:
         found = metric_aggregation.paired_difference(
             metric_aggregation.WER, [clip(str(at), 1) for at in range(count)], [clip(str(at), 9) for at in range(count)]
         )
-        assert found is not None and found.verdict == verdict
+        assert found is not None and found.verdict == verdict and (found.low is None) == (found.high is None) == (count < 6)
 
 
 def test_higher_similarity_is_better() -> None:
