@@ -172,8 +172,7 @@ def _select_voice(speech: SpeechRecipe, run: Path, options: SelectionOptions) ->
     values = dict[tuple[int, float], dict[str, float | None]]()
     for one in result.decision.rankings:
         candidate = result.candidates[one.name]
-        measures = {measure: None if found is None else found.value for measure, found in one.values.items()}
-        values[candidate.step, candidate.strength] = {"cost": one.cost.value, **measures}
+        values[candidate.step, candidate.strength] = {"cost": one.cost, **one.values}
     folder = selection_record.folder_of(run)
     return CheckpointSelection(
         checkpoint=result.chosen.checkpoint,

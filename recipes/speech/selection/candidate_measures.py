@@ -17,12 +17,12 @@ from overtone.finetune.storage.json_schema import JsonPart, validate_json
 from overtone.finetune.storage.strict_json import read_object
 from overtone.recipes.speech.evaluation import audio_measures, intelligibility, scoring
 from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.confidence_intervals import Array
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
 from overtone.recipes.speech.evaluation.scoring import ScoringModels
 from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
 from overtone.recipes.speech.evaluation.systems import Take
-from overtone.recipes.speech.selection.candidate_ranking import Array
 from overtone.recipes.speech.selection.candidates import VoiceCandidate
 from overtone.recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
 
