@@ -33,14 +33,14 @@ NOTE = (
     "candidates, as before. –: with so few texts there is no verdict. WER: texts of 2 to 15 words, some harder than others; in 2 % of "
     "the texts of each voice all words are wrong (runaways). Similarity: its mean differs from text to text; runaways have one of about "
     "0. One runs away: only one of two otherwise equal voices does, in 2 % of its texts; in most evaluations of few texts, it never "
-    "does, and no method can know that it would. Pairs: 2,000 evaluations, standard error 0.5 at 5 %; selections: 200, standard error "
-    "1.5."
+    "does, and no method can know that it would. Pairs: 600 evaluations, standard error 0.9 at 5 %; selections: 60, standard error "
+    "2.8."
 )
 
 
 def main() -> None:
     flags = _table.read_flags(__doc__)
-    trials, runs = (100, 10) if flags.quick else (2000, 200)
+    trials, runs = (100, 10) if flags.quick else (600, 60)
     rows = [measure_pair(name, voices, difference, texts, trials) for name, voices, difference in pairs() for texts in TEXTS]
     rows += [measure_selection(count, texts, runs) for count in CANDIDATES for texts in TEXTS]
     _table.publish("comparison_errors", flags, COLUMNS, rows, NOTE)

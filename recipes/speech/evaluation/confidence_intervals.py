@@ -22,7 +22,7 @@ ERROR, SEED = 0.05, 20240501
 SUBSETS = 4000
 """Minimum number of random subsets; of 14 texts or fewer, all subsets are used."""
 SUBSETS_OF_COMPARISON = 200
-"""Of several comparisons, each needs that many more, so that five lie beyond each end."""
+"""Each of several comparisons needs that many more subsets, so that five values are beyond each end."""
 ALL_SUBSETS = 14
 ROUNDING = 9
 """Decimal places: sums in another order must not make an exact tie a difference."""
