@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,20 @@ class LossHead(nn.Module):
         super().__init__()
         self.weight, self.bias, self.shaping = linear.weight, linear.bias, shaping
 
-    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None, each: bool = False) -> tuple[Tensor, ...]:
         """Hidden states [N, H] and target tokens [N] → fp32 scalars: the summed negative log-likelihood in nats, and the number of
-        targets with the highest logit; with the hidden states of a frozen base [N, H], also the summed distance to it (`BaseHead`)."""
+        targets with the highest logit; with the hidden states of a frozen base [N, H], also the summed distance to it (`BaseHead`).
+        With `each`, only `score_targets`."""
+        if each:
+            return (self.score_targets(hidden, targets),)
         nll, hits = _Chunked.apply(hidden, self.weight, self.bias, targets, self.shaping, torch.is_grad_enabled())
         return (nll, hits) if base_states is None else (nll, hits, self.measure_distance(hidden, base_states))
+
+    def score_targets(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Hidden states [N, H] and target tokens [N] → the log-probability of each target [N] in nats, fp32 or the type of the states if
+        that is wider. Call it only from `forward`."""
+        scores: Tensor = _TargetScores.apply(hidden, self.weight, self.bias, targets, self.shaping)
+        return scores
 
     def measure_distance(self, hidden: Tensor, base_states: Tensor) -> Tensor:
         """The sum of `BaseHead`, an fp32 scalar with gradients for hidden states and weight. The base's head is `base_head`, or without
@@ -167,6 +176,49 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return (*_scale_gradients(ctx, factor), None, None, None)
+
+
+class _TargetScores(torch.autograd.Function):
+    """The log-probability of each target. How much each counts is known only when all are, so the backward pass computes the logits of a
+    chunk again; it holds one chunk at a time, as the forward pass does."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping) -> Tensor:
+        ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.shaping = shaping
+        scores = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+        rows = rows_of_a_chunk(len(hidden), len(weight), hidden.device.type)
+        for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
+            logits, _ = _shape_logits(functional.linear(hidden[part], weight, bias).to(scores.dtype), shaping)
+            scores[part] = logits.gather(1, targets[part].unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets = ctx.saved_tensors
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_weight = torch.zeros_like(weight, dtype=factors.dtype) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias, dtype=factors.dtype) if ctx.needs_input_grad[2] else None
+        rows = rows_of_a_chunk(len(hidden), len(weight), hidden.device.type)
+        for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
+            logits, slope = _shape_logits(functional.linear(hidden[part], weight, bias).to(factors.dtype), ctx.shaping)
+            error = logits.softmax(1).neg_()
+            error.scatter_add_(1, targets[part].unsqueeze(1), torch.ones_like(error[:, :1]))
+            error = error.mul_(slope).mul_(factors[part].unsqueeze(1)).to(hidden.dtype)
+            if of_hidden is not None:
+                torch.mm(error, weight, out=of_hidden[part])
+            if of_weight is not None:
+                _add_product(of_weight, error.T, hidden[part])
+            if of_bias is not None:
+                of_bias += error.sum(0)
+            del logits, error  # otherwise they would still be allocated beside the next chunk's logits
+        return (
+            of_hidden,
+            None if of_weight is None else of_weight.to(weight.dtype),
+            None if of_bias is None else of_bias.to(bias.dtype),
+            None,
+            None,
+        )
 
 
 def _scale_gradients(ctx: Context, factor: Tensor) -> list[Tensor | None]:

@@ -74,7 +74,7 @@ class Outline:
     late: int = 0
     """Trained elements of the root whose gradient is computed last: embeddings."""
     with_base: bool = False
-    """True if a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`)."""
+    """True if a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`, `Recipe.reference`)."""
 
     @property
     def weights(self) -> tuple[ParameterOutline, ...]:

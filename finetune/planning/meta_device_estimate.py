@@ -60,11 +60,12 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     choose_trained(loaded, recipe, config.model, dtype)
     base_kl_loss.check_model(loaded, recipe, config.train.base_distance)
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
-    loss = recipe.loss
+    # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted here.
+    needed = base_kl_loss.needs_reference(config.options, recipe)
+    counted = replace(counted, with_base=config.model.lora is None and (needed or config.train.base_distance > 0))
     if config.train.base_distance:
-        counted = replace(counted, with_base=config.model.lora is None)
-        # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted above.
-        loss = base_kl_loss.add_term(recipe, config.train.base_distance, None).loss
+        recipe = base_kl_loss.add_term(recipe, config.train.base_distance, None)
+    loss = base_kl_loss.add_reference(recipe, None).loss if needed else recipe.loss
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, chosen=config.model, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config.train, size, check) for size in TENSOR_SIZES}
     misfits = find_misfits(loaded) if has_weights(loaded.base) else ()

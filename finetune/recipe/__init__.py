@@ -21,7 +21,7 @@ from overtone.finetune.recipe.discovery import (
 )
 from overtone.finetune.recipe.export_plan import Conversion, ExportPlan
 from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
-from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, BaseDistance, Loaded
+from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, REFERENCE, BaseDistance, Loaded, Reference
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, parse_recipe_state
 from overtone.finetune.recipe.samples import (
@@ -42,6 +42,7 @@ __all__ = [
     "BASE_DISTANCE",
     "BASE_STATES",
     "POSITIONS",
+    "REFERENCE",
     "Answer",
     "BaseDistance",
     "Batch",
@@ -58,6 +59,7 @@ __all__ = [
     "ProcessorT",
     "Recipe",
     "RecipeState",
+    "Reference",
     "ReleasedModel",
     "Row",
     "RowPlace",

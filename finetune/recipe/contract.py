@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic
 
 from overtone.finetune.recipe.export_plan import ExportPlan
 from overtone.finetune.recipe.inference import Inference
-from overtone.finetune.recipe.loaded_model import BaseDistance, Loaded
+from overtone.finetune.recipe.loaded_model import BaseDistance, Loaded, Reference
 from overtone.finetune.recipe.planning import Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, StateT
 from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextRows, OptionsT, ProcessorT, Row, Sample, Term
@@ -88,6 +88,9 @@ class Recipe(Generic[OptionsT, StateT, ProcessorT]):
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     base_distance: BaseDistance | None = None
     """Comparison of the model with its base. Absent: `train.base_distance` is refused."""
+    reference: Reference[OptionsT] | None = None
+    """Predictions of the frozen base that `loss` needs. With adapters, the base is the model without them; otherwise it is a frozen,
+    sharded copy. Absent: none."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
     pad: Callable[[Batch, int], Batch] | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal
 from typing_extensions import TypeVar
 
 from overtone.finetune.recipe.recipe_state import RecipeState
-from overtone.finetune.recipe.samples import Batch
+from overtone.finetune.recipe.samples import Batch, OptionsT
 
 if TYPE_CHECKING:
     from torch import Generator, Size, Tensor, nn
@@ -22,6 +22,8 @@ BASE_DISTANCE = "base_distance"
 """The term of the loss that `train.base_distance` adds."""
 BASE_STATES = "base_states"
 """Key of the base's states in `Batch.tensors`."""
+REFERENCE = "reference"
+"""Key of the base's predictions in `Batch.tensors`."""
 
 
 def _accept_every_name(_: str) -> bool:
@@ -48,6 +50,17 @@ class BaseDistance:
 LoadedT = TypeVar("LoadedT", covariant=True, default=object)
 """The processor's type, for a reader of `Loaded`."""
 ProcessorT = TypeVar("ProcessorT")
+
+
+@dataclass(frozen=True)
+class Reference(Generic[OptionsT]):
+    """Predictions of the frozen base with which the loss of a recipe compares its own, such as those of a preference objective."""
+
+    predict: Callable[[nn.Module, Batch], Tensor]
+    """One forward of the base → the predictions [N] that `Recipe.loss` gets in `batch.tensors[REFERENCE]`. Called without gradients, in
+    eval mode."""
+    needed: Callable[[OptionsT], bool]
+    """Returns whether the loss needs them with these options."""
 
 
 @dataclass(frozen=True)

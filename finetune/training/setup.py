@@ -95,6 +95,8 @@ def build(
     base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
+    if base_kl_loss.needs_reference(config.options, recipe):
+        recipe = base_kl_loss.add_reference(recipe, base)
     identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)
     training = Training(
         world=world,
@@ -132,11 +134,13 @@ def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parall
 def load_frozen_base(
     local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
 ) -> nn.Module | None:
-    """The copy of the base that `train.base_distance` needs without adapters; None if it is not needed. Collective: call on every rank."""
-    if not local.train.base_distance or recipe.base_distance is None or local.model.lora is not None:
+    """The copy of the base that `train.base_distance` or the recipe's loss needs without adapters; None if it is not needed. Collective:
+    call on every rank."""
+    distance = recipe.base_distance if local.train.base_distance else None
+    if local.model.lora is not None or (distance is None and not base_kl_loss.needs_reference(local.options, recipe)):
         return None
-    path = recipe.base_distance.head(loaded.model)
-    announce(world, "loading the base once more, frozen, for train.base_distance …")
+    path = None if distance is None else distance.head(loaded.model)
+    announce(world, f"loading the base once more, frozen, for {'the loss' if distance is None else 'train.base_distance'} …")
     # `load_base` is collective, so it must not begin before every rank has a model.
     shape = run_on_all(world, lambda: load_shape(local, recipe))
     return base_kl_loss.load_base(shape, loaded.model, path, dtype, fill)

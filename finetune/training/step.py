@@ -45,7 +45,7 @@ class Training:
     fixed: int | None = None
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
     base: nn.Module | None = None
-    """The frozen copy of the base that `train.base_distance` needs without adapters."""
+    """The frozen copy of the base that `train.base_distance` or the recipe's loss needs without adapters."""
     sampling: SamplePlan = field(default_factory=SamplePlan)
     """Plan for measuring answers to `sample.prompts`."""
     metrics: dict[str, None] = field(default_factory=dict)

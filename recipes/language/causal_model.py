@@ -50,10 +50,11 @@ class CausalModel(nn.Module):
         self._accepted = frozenset(inspect.signature(self.get_submodule(self.decoder_path).forward).parameters)
 
     def forward(
-        self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = (), result: Literal["sums", "states"] = "sums"
+        self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = (), result: Literal["sums", "states", "scores"] = "sums"
     ) -> tuple[Tensor, ...] | Tensor:
         """Sums over all targets: negative log-likelihood in nats, and correct predictions; both fp32 scalars. With `BASE_STATES` in
-        `tensors`, also the distance to the base. As `result: states`, only the states [M, H] from which the targets are predicted.
+        `tensors`, also the distance to the base. As `result: states`, only the states [M, H] from which the targets are predicted; as
+        `result: scores`, only the log-probability of each target [M].
 
         `tensors`: `ids` [B, S]; `targets` [B, S], the next token or `IGNORE`; `supervised` [M], the indices of the flattened positions with
         a target. For packed samples also `positions` [1, S], from 0 in each sample, and `bounds` [N + 1], where samples begin and end.
@@ -79,6 +80,9 @@ class CausalModel(nn.Module):
         states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
         if result == "states":
             return states
+        if result == "scores":
+            (scores,) = self.get_submodule(self.head_path)(states, targets, None, each=True)
+            return scores
         sums: tuple[Tensor, ...] = self.get_submodule(self.head_path)(states, targets, tensors.get(BASE_STATES))
         return sums
 

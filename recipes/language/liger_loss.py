@@ -26,14 +26,15 @@ class LigerHead(LossHead):
             raise UserError(f"options.loss_head: liger needs unmodified logits, and this model changes them ({shaping}); use chunked")
         super().__init__(linear, shaping)
 
-    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None, each: bool = False) -> tuple[Tensor, ...]:
         """As `LossHead.forward`, by whose operations the distance to a base is measured here, too. If several tokens share the highest
         logit, only the first one counts as a correct prediction.
 
         If `hidden` requires no gradient, Liger computes none for the weight either; here all layers below the head are trained or adapted.
         """
-        if not len(targets):  # Liger divides by their number. Gradients of zero must exist, because the other ranks reduce theirs.
-            return super().forward(hidden, targets, base_states)
+        # Liger divides by the number of targets. Gradients of zero must exist, because the other ranks reduce theirs.
+        if each or not len(targets):
+            return super().forward(hidden, targets, base_states, each)
         result = _liger_loss()(self.weight, hidden, targets, self.bias)
         hits = (result.predicted_tokens == targets).sum().float()
         return (result.loss, hits) if base_states is None else (result.loss, hits, self.measure_distance(hidden, base_states))

@@ -1,0 +1,1 @@
+"""Preference optimization of causal language models: DPO, IPO, ORPO, SimPO."""

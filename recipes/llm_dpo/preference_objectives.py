@@ -1,0 +1,89 @@
+"""The loss of a pair of answers by each objective. A new objective is one function here, one name in `options.Objective`, and one test.
+
+All take the `Scores` of B pairs and return the loss [B] of each, without a mean: the training divides by the number of all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from overtone.recipes.llm_dpo.options import Objective
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Log-probabilities of B pairs of answers; column 0 is the chosen one."""
+
+    model: Tensor
+    """[B, 2] Σ log π(token) over an answer's tokens."""
+    base: Tensor | None
+    """[B, 2] the same by the base; None for an objective without a reference."""
+    tokens: Tensor
+    """[B, 2] number of tokens of each answer."""
+
+    @property
+    def log_ratios(self) -> Tensor:
+        """[B, 2] log π(answer) − log π_base(answer)."""
+        assert self.base is not None
+        return self.model - self.base
+
+    @property
+    def means(self) -> Tensor:
+        """[B, 2] mean log-probability of a token."""
+        return self.model / self.tokens
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """The numbers of an objective: `options.Options` has their meaning."""
+
+    beta: float
+    margin: float
+    label_smoothing: float
+    length_normalized: bool
+
+    def difference(self, scores: Scores) -> Tensor:
+        """[B] log-ratio of the chosen answer minus that of the rejected one, of a token if `length_normalized`."""
+        ratios = scores.log_ratios / scores.tokens if self.length_normalized else scores.log_ratios
+        return ratios[:, 0] - ratios[:, 1]
+
+
+def dpo(scores: Scores, by: Strengths) -> Tensor:
+    """−log σ(β · difference of the log-ratios): Rafailov et al. 2023, arXiv:2305.18290, eq. 7. With `label_smoothing` ε, 1 − ε times that
+    and ε times the loss of the swapped pair (Mitchell 2023, A note on DPO with noisy preferences & conservative DPO)."""
+    logits = by.beta * by.difference(scores)
+    return -(1 - by.label_smoothing) * logsigmoid(logits) - by.label_smoothing * logsigmoid(-logits)
+
+
+def ipo(scores: Scores, by: Strengths) -> Tensor:
+    """(difference of the log-ratios − 1 / 2β)²: Azar et al. 2023, arXiv:2310.12036, eq. 17, whose τ is β."""
+    return (by.difference(scores) - 1 / (2 * by.beta)).square()
+
+
+def orpo(scores: Scores, by: Strengths) -> Tensor:
+    """−mean log π of the chosen answer's tokens − β · log σ(log odds ratio), with odds p / (1 − p) where log p is a token's mean: Hong et
+    al. 2024, arXiv:2403.07691, eq. 6 and 7, whose λ is β."""
+    means = scores.means
+    odds = means - torch.log1p(-torch.exp(means))
+    return -means[:, 0] - by.beta * logsigmoid(odds[:, 0] - odds[:, 1])
+
+
+def simpo(scores: Scores, by: Strengths) -> Tensor:
+    """−log σ(β · difference of the mean log π − γ): Meng et al. 2024, arXiv:2405.14734, eq. 6, whose γ is `margin`."""
+    means = scores.means
+    return -logsigmoid(by.beta * (means[:, 0] - means[:, 1]) - by.margin)
+
+
+OBJECTIVES: dict[Objective, Callable[[Scores, Strengths], Tensor]] = {"dpo": dpo, "ipo": ipo, "orpo": orpo, "simpo": simpo}
+
+
+def find_rewards(scores: Scores, by: Strengths) -> Tensor:
+    """[B, 2] rewards of the answers: β times the log-ratio, or, without a reference, β times the mean log-probability of a token."""
+    if scores.base is None:
+        return by.beta * scores.means
+    return by.beta * (scores.log_ratios / scores.tokens if by.length_normalized else scores.log_ratios)

@@ -1,0 +1,77 @@
+"""Reads a row with a pair of answers.
+
+    {"prompt": "…", "chosen": "…", "rejected": "…"}                            texts, without a template
+    {"prompt": [messages…], "chosen": [messages…], "rejected": [messages…]}    a chat and two ways to continue it; `tools` is optional
+    {"chosen": [messages…], "rejected": [messages…]}                           two chats with the same beginning
+
+In the third form, `prompt` may repeat the first question as text, as UltraFeedback's rows do. Each side is read as a row of llm_sft with
+`prompt` and `completion`, so the tokens of an answer are proven in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.sft_tokenization import list_unused, tokenize_row
+
+SIDES = ("chosen", "rejected")
+Side = tuple[list[int], list[bool]]
+"""ids [S], and a mask [S] that is true for tokens of the answer."""
+
+
+def tokenize_pair(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> tuple[Side, Side]:
+    """The chosen and the rejected side. Raises `UserError` for a malformed row, and if both sides have the same tokens."""
+    sides = []
+    for name, side in zip(SIDES, split_sides(row), strict=True):
+        try:
+            sides.append(tokenize_row(side, tokenizer, "assistant", allow_dropped))
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    chosen, rejected = sides
+    if chosen[0] == rejected[0]:
+        raise UserError("chosen and rejected have the same tokens, so the pair has no preference; remove the row")
+    return chosen, rejected
+
+
+def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
+    """Return what of the row is not used, for counts."""
+    return list(dict.fromkeys(part for side in split_sides(row) for part in list_unused(side, tokenizer, allow_dropped)))
+
+
+def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row as two rows with `prompt` and `completion`. Raises `UserError` if it is none of the three forms."""
+    for name in SIDES:
+        if name not in row:
+            raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats")
+    answers = [row[name] for name in SIDES]
+    if all(isinstance(answer, str) for answer in answers):
+        if not isinstance(row.get("prompt"), str):
+            raise UserError("chosen and rejected are texts, so prompt must be a text, too; or give all three as messages")
+        return _make_sides(row, row["prompt"], answers)
+    if not all(isinstance(answer, list) and answer and all(isinstance(message, dict) for message in answer) for answer in answers):
+        raise UserError("chosen and rejected must both be texts, or both lists of messages")
+    if isinstance(row.get("prompt"), list):
+        return _make_sides(row, row["prompt"], answers)
+    return _split_chats(row, answers)
+
+
+def _split_chats(row: dict[str, Any], answers: list[list[dict[str, Any]]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two whole chats: their common beginning is the prompt, up to the first answer of the assistant that differs."""
+    one, other = answers
+    same = next((at for at, (first, second) in enumerate(zip(one, other, strict=False)) if first != second), min(len(one), len(other)))
+    if same == len(one) == len(other):
+        raise UserError("chosen and rejected are the same, so the pair has no preference; remove the row")
+    if not same or any(message.get("role") not in ("assistant", "tool") for chat in answers for message in chat[same : same + 1]):
+        raise UserError("chosen and rejected must have the same messages up to an answer of the assistant; give the prompt as messages")
+    prompt = row.get("prompt")
+    if prompt is not None and prompt not in [message.get("content") for message in one[:same] if message.get("role") == "user"]:
+        raise UserError("prompt is not a question at the beginning of both chats; remove it, or give it as messages without the chats' own")
+    return _make_sides(row, one[:same], [chat[same:] for chat in answers])
+
+
+def _make_sides(row: dict[str, Any], prompt: Any, answers: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    shared = {"tools": row["tools"]} if row.get("tools") else {}
+    chosen, rejected = ({**shared, "prompt": prompt, "completion": answer} for answer in answers)
+    return chosen, rejected

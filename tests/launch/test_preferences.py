@@ -1,0 +1,110 @@
+"""llm_dpo gives the same numbers on 1, 2 and 4 processes, sharded and not, with adapters and without; a killed run resumes with the same
+numbers; and an export answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overtone.finetune.__main__ import main
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.exporting import export
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.training.run import train
+from overtone.recipes.llm_dpo.recipe import LOSS, METRICS
+from tests.launch.forked_ranks import run_ranks
+from tests.launch.launching import launch, series
+from tests.recipes.llm_sft import tiny_runs
+
+pytestmark = pytest.mark.slow
+STEPS = 4
+PAIRS = [
+    {
+        "prompt": [{"role": "user", "content": f"Number {count}?"}],
+        "chosen": [{"role": "assistant", "content": "yes " * count}],
+        "rejected": [{"role": "assistant", "content": "no " * (9 - count)}],
+    }
+    for count in range(1, 9)
+]
+LORA = {"model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"}
+ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}}
+SHARDED: list[tuple[int, str, dict[str, str]]] = [
+    *((2, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
+    (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
+    (2, "full", {"parallel.strategy": "fsdp", "train.activation_checkpointing": "full"}),
+    *((4, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
+    (4, "lora", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
+]
+
+
+def list_overrides(folder: Path, world: int) -> list[dict[str, str]]:
+    """The runs of this many processes, each by its keys."""
+    cases = [(name, dict[str, str]()) for name in ALONE] if world == 1 else [case[1:] for case in SHARDED if case[0] == world]
+    return [{**basic_keys(folder, find_run(folder, world, name, changes)), **ALONE[name], **changes} for name, changes in cases]
+
+
+def basic_keys(folder: Path, run: Path) -> dict[str, str]:
+    keys = {
+        **{"data.train": folder / "pairs.jsonl", "run.dir": run, "train.steps": STEPS, "model.source": folder / "base"},
+        **{"train.global_batch_tokens": 10**6, "train.micro_tokens": 400, "train.lr": "1e-2", "train.precision": "fp32"},
+        **{"train.warmup": 0.0, "log.trackers": "[]", "parallel.strategy": "ddp", "data.packing": "true"},
+    }
+    return {key: str(value) for key, value in keys.items()}
+
+
+def find_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> Path:
+    return folder / " ".join([str(world), name, *changes.values()])
+
+
+def train_cases(cases: list[dict[str, str]]) -> None:
+    """One run after the other, on this rank."""
+    joined = process_group.join((), Path())
+    recipe = load_recipe(find_recipe("llm_dpo"))
+    for overrides in cases:
+        train(joined, resolve("llm_dpo", recipe.Options, [], overrides.items()), recipe)
+    process_group.leave()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base and the data; the runs of each number of processes are trained when the first is requested."""
+    found = tmp_path_factory.mktemp("preferences")
+    tiny_runs.write_base(found / "base")
+    (found / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
+    return found
+
+
+def read_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> list[dict[str, Any]]:
+    """The steps of a run."""
+    if not (folder / f"witness-{world}").is_dir():
+        run_ranks(train_cases, [(world, (list_overrides(folder, world),))], ["llm_dpo"], folder / f"witness-{world}")
+    return series(find_run(folder, world, name, changes))
+
+
+@pytest.mark.parametrize(("world", "name", "changes"), SHARDED)
+def test_sharded_runs_match_one_process(folder: Path, world: int, name: str, changes: dict[str, str]) -> None:
+    found, expected = read_run(folder, world, name, changes), read_run(folder, 1, name, {})
+    assert len(found) == len(expected) == STEPS and expected[-1]["margin"] > expected[0]["margin"] + 0.1
+    for one, other in zip(found, expected, strict=True):
+        assert [one[key] for key in (LOSS, *METRICS)] == pytest.approx([other[key] for key in (LOSS, *METRICS)], rel=1e-4, abs=2e-5)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def test_a_launched_run_resumes_exports_and_answers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = {}
+    for name, stops in (("whole", (4,)), ("resumed", (2, 4))):
+        for stop in stops:
+            keys = {**basic_keys(folder, tmp_path / name), "train.steps": str(stop), "train.schedule": "constant"}
+            words = [word for key, value in keys.items() for word in (f"--{key}", value)]
+            printed = launch("cpu", 2, "finetune/train.py", "--recipe", "llm_dpo", *words)
+        logs[name] = [[event[key] for key in (LOSS, *METRICS, "grad_norm")] for event in series(tmp_path / name)]
+    assert logs["whole"] == logs["resumed"] and len(logs["whole"]) == 4
+    assert "reference: a frozen copy of the base" in printed
+    exported = export.export(tmp_path / "resumed", tmp_path / "export")
+    assert "| Objective | dpo on pairs of answers, β = 0.1 |" in (exported / "README.md").read_text()
+    assert main(["generate", "--model", str(exported), "--prompt", "Number 3?", "--max-new-tokens", "4"]) == 0
+    assert capsys.readouterr().out.strip()

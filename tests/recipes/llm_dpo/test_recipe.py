@@ -1,0 +1,209 @@
+"""Tests that llm_dpo trains as plain transformers does row by row, in fp64, and that each injected fault is detected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.models.qwen3 import modeling_qwen3
+
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data.batching import Loader
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import base_kl_loss
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import REFERENCE, Batch, Sample
+from overtone.finetune.training import setup
+from overtone.recipes.language import collation, varlen_attention
+from overtone.recipes.language.causal_model import CausalModel
+from overtone.recipes.llm_dpo import preference_rows, recipe
+from overtone.recipes.llm_dpo.options import Options
+from overtone.recipes.llm_dpo.recipe import RECIPE
+from tests.finetune import tiny
+from tests.recipes.llm_dpo.pairs_trained_plainly import ROWS, UPDATES, largest_difference, normalize, processor_of, score_plainly
+from tests.recipes.llm_sft import families, tiny_runs
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "dpo": {},
+    "conservative dpo": {"label_smoothing": 0.1},
+    "length-normalized dpo": {"length_normalized": True, "beta": 1.0},
+    "ipo": {"objective": "ipo", "beta": 0.5},
+    "orpo": {"objective": "orpo"},
+    "simpo": {"objective": "simpo"},
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny Qwen3, whose norms compute in fp64 in an fp64 model; those of transformers round to fp32."""
+
+    monkeypatch.setattr(modeling_qwen3.Qwen3RMSNorm, "forward", normalize)
+    varlen_attention.register()
+    return tiny_runs.write_base(tmp_path / "base")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    joined = join((), tmp_path)
+    yield joined
+    leave()
+
+
+@pytest.mark.parametrize("given", OBJECTIVES.values(), ids=[*OBJECTIVES])
+def test_training_is_that_of_plain_transformers(base: Path, given: dict[str, Any]) -> None:
+    updates = UPDATES if not given else 3
+    assert largest_difference(base, Options(**given), updates) < 1e-9
+
+
+def swap_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = recipe.split_sample
+    monkeypatch.setattr(recipe, "split_sample", lambda sample: right(sample)[::-1])
+
+
+def average_instead_of_summing(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = recipe.Scores
+    monkeypatch.setattr(recipe, "Scores", lambda model, base, tokens: right(model / tokens, base / tokens, tokens))
+
+
+def count_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = preference_rows.tokenize_row
+    monkeypatch.setattr(preference_rows, "tokenize_row", lambda row, tokenizer, _, dropped: right(row, tokenizer, "everything", dropped))
+
+
+def shift_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shifted(sample: Sample) -> tuple[Sample, Sample]:
+        one, other = right(sample)
+        return {**one, "supervised": one["supervised"].roll(1)}, {**other, "supervised": other["supervised"].roll(1)}
+
+    right = recipe.split_sample
+    monkeypatch.setattr(recipe, "split_sample", shifted)
+
+
+def count_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = recipe.pad_sequence
+    monkeypatch.setattr(recipe, "pad_sequence", lambda places, batch_first, padding_value: right(places, batch_first=batch_first))
+
+
+def use_the_trained_model_as_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_kl_loss, "predict_with_base", lambda predict, model, base, batch: predict(model, batch).detach())
+
+
+def let_sides_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = collation.pack
+
+    def joined(samples: list[Sample]) -> Batch:
+        batch = right(samples)
+        whole = torch.tensor([0, batch.tensors["ids"].shape[1]], dtype=torch.int32)
+        return Batch({**batch.tensors, "bounds": whole}, batch.targets, (int(whole[1]),))
+
+    monkeypatch.setattr(collation, "pack", joined)
+
+
+FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    *(swap_sides, average_instead_of_summing, count_the_prompt, shift_the_mask, count_padding, use_the_trained_model_as_reference),
+    let_sides_see_each_other,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.__name__ for fault in FAULTS])
+def test_each_fault_is_detected(base: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """The first update alone would hide some: there, model and base are equal."""
+    fault(monkeypatch)
+    assert largest_difference(base, Options(), 3) > 1e-3
+
+
+# ---- through the engine
+
+
+def config_of(base: Path, folder: Path, *overrides: tuple[str, str]) -> Config[Options]:
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    given = {
+        **{"run.dir": folder / "run", "model.source": base, "data.train": folder / "pairs.jsonl", "train.steps": 4},
+        **{
+            "train.precision": "fp32",
+            "train.micro_tokens": 90,
+            "train.global_batch_tokens": 90,
+            "log.trackers": "[]",
+            "data.packing": "true",
+        },
+        **dict(overrides),
+    }
+    return resolve("llm_dpo", Options, [], [(key, str(value)) for key, value in given.items()])
+
+
+@pytest.mark.parametrize("in_train_mode", [False, True])
+def test_the_reference_of_adapters_is_the_base_without_dropout(
+    base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, in_train_mode: bool
+) -> None:
+    adapters = ("model.lora", "{rank: 4, alpha: 8, dropout: 0.5}")
+    tiny.let_go(tmp_path / "run")
+    training, _ = setup.build(config_of(base, tmp_path, adapters, ("train.lr", "0.05")), RECIPE, world)
+    assert training.base is None
+    loader = Loader(training.rows, training.recipe, 0, 1)
+    batch = recipe.pack([loader.sample(row) for row in range(len(ROWS))])
+    loader.close()
+    model: Any = training.model
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3)
+    seen: list[Tensor] = []
+    right = recipe.Scores
+    monkeypatch.setattr(recipe, "Scores", lambda own, reference, tokens: (seen.append(reference), right(own, reference, tokens))[1])
+    if in_train_mode:
+        monkeypatch.setattr(type(model), "eval", lambda self: self)
+        monkeypatch.setattr(base_kl_loss, "switch_off_adapters", lambda _: torch.no_grad())
+    training.recipe.loss(model, batch)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    with torch.no_grad():
+        expected = torch.tensor([[float(score_plainly(plain, row, side)[0]) for side in ("chosen", "rejected")] for row in ROWS])
+    equal = torch.allclose(seen[0], expected, rtol=1e-4)
+    assert equal != in_train_mode and model.training
+
+
+def test_a_full_run_has_a_frozen_copy_and_plan_names_the_reference(base: Path, tmp_path: Path, world: World) -> None:
+    tiny.let_go(tmp_path / "run")
+    config = config_of(base, tmp_path)
+    training, _ = setup.build(config, RECIPE, world)
+    assert training.base is not None and not any(parameter.requires_grad for parameter in training.base.parameters())
+    estimates = {name: estimate_run(config_of(base, tmp_path, *own), RECIPE) for name, own in (
+        ("full", ()), ("lora", (("model.lora", "true"),)), ("simpo", (("options.objective", "simpo"),)),
+    )}  # fmt: skip
+    assert {name: estimate.outline.with_base for name, estimate in estimates.items()} == {"full": True, "lora": False, "simpo": False}
+    for name, said in (("full", "frozen copy of the base"), ("lora", "adapters switched off"), ("simpo", "reference: none (simpo")):
+        assert any(said in remark for remark in estimates[name].remarks)
+        assert estimates[name].activations(90, "none", 1).peak > 0
+
+
+def test_without_packing_it_is_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="llm_dpo computes both answers of a pair in one packed row; set data.packing: true"):
+        RECIPE.load(config_of(base, tmp_path, ("data.packing", "false")))
+
+
+def test_metrics_are_sums_over_pairs(base: Path) -> None:
+    samples = [RECIPE.read(row, processor_of(Options()), Path()) for row in ROWS]
+    batch = recipe.pack(samples)
+    model = CausalModel(AutoModelForCausalLM.from_pretrained(base, attn_implementation=varlen_attention.LOOP))
+    recipe.attach_objective(model, Options(beta=0.5))
+    own = recipe.score_answers(model, batch).detach()
+    shifted = own - torch.tensor([[1.0, 3.0], [2.0, 1.0], [1.0, 1.0], [4.0, 8.0]])
+    batch.tensors[REFERENCE] = shifted
+    found = {name: float(term.sum.detach()) for name, term in RECIPE.loss(model, batch).items()}
+    assert set(batch.targets) == set(found) and set(batch.targets.values()) == {len(ROWS)}
+    assert found["accuracy"] == 1 and found["margin"] == pytest.approx(0.5 * (8 - 13), rel=1e-4)
+    assert found["chosen_reward"] == pytest.approx(4, rel=1e-4) and found["rejected_reward"] == pytest.approx(6.5, rel=1e-4)
+    assert found["chosen_log_probability"] == pytest.approx(float(own[:, 0].sum()))
+    tokenizer = families.tokenizer("chatml")
+    assert found["chosen_tokens"] == sum(len(tokenizer(row["chosen"][0]["content"])["input_ids"]) + 1 for row in ROWS)
+
+
+def test_both_sides_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = recipe.render_sample(RECIPE.read(ROWS[0], processor_of(Options()), Path()), processor_of(Options()))
+    assert "chosen:\n" in shown and "⟦And to you.<|im_end|>⟧" in shown and "rejected:\n" in shown and "⟦No.<|im_end|>⟧" in shown
