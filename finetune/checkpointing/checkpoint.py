@@ -73,7 +73,7 @@ class _Pending:
     """Bytes of all ranks' tensors."""
     began: float
     documents: dict[str, str]
-    written: Future[files.Written]
+    written: Future[rank_shards.WrittenShard]
 
 
 class Saver:
@@ -89,7 +89,7 @@ class Saver:
         self._say = say
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._pending: _Pending | None = None
-        self._writing: Future[files.Written] | None = None
+        self._writing: Future[rank_shards.WrittenShard] | None = None
         """The last write, even if its checkpoint failed: it reads the staging buffer until it ends."""
         self._staging: staging_buffers.Staging | None = None
         self.seconds = 0.0
@@ -157,7 +157,9 @@ class Saver:
             self._staging.release()
             self._staging = None
 
-    def _write(self, path: Path, parts: Mapping[str, rank_shards.TensorShard], copied: Callable[[], None] | None) -> files.Written:
+    def _write(
+        self, path: Path, parts: Mapping[str, rank_shards.TensorShard], copied: Callable[[], None] | None
+    ) -> rank_shards.WrittenShard:
         """Runs on the saver's thread. `copied` blocks until the staged copy is complete."""
         if copied is not None:
             copied()
@@ -172,7 +174,7 @@ class Saver:
             files.remove_unfinished(self._folder)
             return files.fresh_folder(self._folder, f"step-{step:08d}")
 
-    def _result(self, pending: _Pending) -> files.Written:
+    def _result(self, pending: _Pending) -> rank_shards.WrittenShard:
         with _explain_disk_errors(self._folder, pending.step, pending.needed):
             return pending.written.result()
 
@@ -180,7 +182,8 @@ class Saver:
         final = self._folder / f"step-{pending.step:08d}"
         with _explain_disk_errors(self._folder, pending.step, pending.needed):
             for name, text in pending.documents.items():
-                entries[name] = asdict(files.write_blocks(pending.folder / name, [text.encode()]))
+                written = files.write_blocks(pending.folder / name, [text.encode()])
+                entries[name] = {"bytes": written.bytes, "digest": written.digest}
             manifest = seal({"format": FORMAT, "step": pending.step, "files": entries})
             files.write_in_place(pending.folder / "manifest.json", manifest)
             if final.exists() and find_problem(final) is not None:
@@ -401,8 +404,12 @@ def format_error(path: Path, found: object) -> UserError:
     )
 
 
-def find_problem(path: Path) -> str | None:
-    """Return why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
+def find_problem(path: Path, *, with_moments: bool = True) -> str | None:
+    """Return why a checkpoint must not be used, or None if every file matches the manifest and is valid.
+
+    `with_moments` False: of the shards, compare the sizes and what precedes the optimizer's moments, which is all that an export reads: a
+    third of a checkpoint of full fine-tuning.
+    """
     try:
         content = unseal(input_files.read_bytes(path / "manifest.json"))
         if content.get("format") != FORMAT:
@@ -412,13 +419,15 @@ def find_problem(path: Path) -> str | None:
         return f"manifest.json cannot be read ({type(error).__name__}: {error})"
     if manifest["step"] != step_of(path):
         return f"manifest.json belongs to step {manifest['step']}"
-    listed = {name: (entry["bytes"], entry["digest"]) for name, entry in manifest["files"].items()}
+    listed = manifest["files"]
     present = {file.name for file in path.iterdir()} - {"manifest.json"}
     if present != set(listed):
         return f"files differ from the manifest: {', '.join(sorted(present ^ set(listed)))}"
-    for name, (size, digest) in listed.items():
+    for name, entry in listed.items():
+        front = None if with_moments else entry["weights_bytes"]
+        digest = entry["digest"] if front is None else entry["weights_digest"]
         try:
-            if (path / name).stat().st_size != size or files.digest(path / name) != digest:
+            if (path / name).stat().st_size != entry["bytes"] or files.digest(path / name, front) != digest:
                 return f"{name} does not match its digest"
         except OSError as error:
             return f"{name} cannot be read ({error})"
@@ -438,15 +447,15 @@ def refuse_newer(path: Path) -> None:
             raise format_error(path, found)
 
 
-def find_newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest valid checkpoint, and the problems of those that were skipped.
+def find_newest_valid(run_dir: Path, *, with_moments: bool = True) -> tuple[Path | None, list[str]]:
+    """The newest valid checkpoint, and the problems of those that were skipped. `with_moments`: see `find_problem`.
 
     Raises `UserError` if a later version of this program has written checkpoints here.
     """
     passed_over: list[str] = []
     for path in list_checkpoints(folder_of(run_dir)):
         refuse_newer(path)
-        problem = find_problem(path)
+        problem = find_problem(path, with_moments=with_moments)
         if problem is None:
             return path, passed_over
         passed_over.append(f"{path}: {problem}")
@@ -454,8 +463,9 @@ def find_newest_valid(run_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def find(place: Path, step: int | None = None) -> Path:
-    """A verified checkpoint, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
+    """A checkpoint with verified weights, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
 
+    The optimizer's moments are not read: a checkpoint in which they alone are damaged can be exported, and only a resumed run skips it.
     Raises `UserError` with the problem and the checkpoints that exist.
     """
     if (named := STEP_FOLDER.fullmatch(place.name)) and place.is_dir():
@@ -468,11 +478,11 @@ def find(place: Path, step: int | None = None) -> Path:
             there = ", ".join(str(step_of(path)) for path in list_checkpoints(folder_of(place)))
             raise UserError(f"{place} has no checkpoint of step {step}; existing steps: {there or 'none'}")
     else:
-        newest, passed_over = find_newest_valid(place)
+        newest, passed_over = find_newest_valid(place, with_moments=False)
         if newest is None:
             raise UserError("; ".join([f"{place} contains no valid checkpoint", *passed_over]) + "; give a run folder of finetune/train.py")
         return newest
-    if problem := find_problem(chosen):
+    if problem := find_problem(chosen, with_moments=False):
         raise UserError(f"{chosen} is damaged: {problem}; choose another step")
     return chosen
 
@@ -483,7 +493,7 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
     optimizers.restore_state(optimizer, read_state(path)["optimizer_steps"])
     tensors = training_tensors(model, optimizer, buffers)
     with torch.no_grad(), rank_shards.open_shards(path) as (read, shapes):
-        if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (name.startswith("optimizer."), name)):
+        if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (rank_shards.is_moment(name), name)):
             raise UserError(f"{path} has other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
         if other := [
             f"{name} is {shapes[name]}, now {tuple(tensor.shape)}" for name, tensor in tensors.items() if shapes[name] != tensor.shape

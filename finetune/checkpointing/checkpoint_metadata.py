@@ -135,6 +135,10 @@ class FileDigest(JsonPart):
 
     bytes: Count
     digest: str
+    weights_bytes: Count | None = None
+    """A shard's bytes before the optimizer's moments, which are all that an export reads; None for other files."""
+    weights_digest: str | None = None
+    """SHA-256 of these bytes."""
 
 
 class Manifest(JsonPart):

@@ -90,15 +90,40 @@ class TensorEntry:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def write_shard(path: Path, parts: Mapping[str, TensorShard]) -> files.Written:
-    """Stream one rank's parts into a safetensors file."""
-    offsets = json.dumps({name: {"saved_offsets": part.offset} for name, part in parts.items()})
-    entries = [TensorEntry(name, part.value.dtype, tuple(part.value.shape)) for name, part in parts.items()]
-    return write_stream(path, entries, (part.value for part in parts.values()), {OFFSETS_KEY: offsets})
+@dataclass(frozen=True)
+class WrittenShard:
+    """Sizes and SHA-256 digests (hex) of one rank's file, and of its beginning up to the optimizer's moments."""
+
+    bytes: int
+    digest: str
+    weights_bytes: int
+    weights_digest: str
+
+
+def write_shard(path: Path, parts: Mapping[str, TensorShard]) -> WrittenShard:
+    """Stream one rank's parts into a safetensors file: the optimizer's moments last, since only a resumed run reads them."""
+    ordered = dict(sorted(parts.items(), key=lambda part: is_moment(part[0])))
+    offsets = json.dumps({name: {"saved_offsets": part.offset} for name, part in ordered.items()})
+    entries = [TensorEntry(name, part.value.dtype, tuple(part.value.shape)) for name, part in ordered.items()]
+    header = _encode_header(entries, {OFFSETS_KEY: offsets})
+    front = len(header) + sum(entry.bytes for entry in entries if not is_moment(entry.name))
+    written = _write_values(path, header, entries, (part.value for part in ordered.values()), front)
+    assert written.front_digest is not None
+    return WrittenShard(written.bytes, written.digest, front, written.front_digest)
+
+
+def is_moment(name: str) -> bool:
+    """True for the name of an optimizer's moment (`checkpoint.moment_name`)."""
+    return name.startswith("optimizer.")
 
 
 def write_stream(path: Path, entries: Sequence[TensorEntry], values: Iterable[Tensor], metadata: dict[str, str]) -> files.Written:
-    """Write a safetensors file from a stream of values: those of all `entries` in order, each in one or several blocks.
+    """Write a safetensors file from a stream of values: those of all `entries` in order, each in one or several blocks."""
+    return _write_values(path, _encode_header(entries, metadata), entries, values, None)
+
+
+def _encode_header(entries: Sequence[TensorEntry], metadata: dict[str, str]) -> bytes:
+    """The beginning of a safetensors file.
 
     Format: 8 bytes of header length, a JSON header, then the raw values (huggingface/safetensors, README "Format").
     """
@@ -107,17 +132,17 @@ def write_stream(path: Path, entries: Sequence[TensorEntry], values: Iterable[Te
     for entry in entries:
         start, end = end, end + entry.bytes
         header[entry.name] = {"dtype": DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": [start, end]}
-    encoded = _encode(header)
-    written = files.write_blocks(path, itertools.chain([encoded], (_bytes(value) for value in values)))
-    if written.bytes != len(encoded) + end:
-        raise RuntimeError(f"{path}: {written.bytes - len(encoded)} bytes of values were written, the header says {end}")
-    return written
-
-
-def _encode(header: dict[str, object]) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _write_values(path: Path, header: bytes, entries: Sequence[TensorEntry], values: Iterable[Tensor], front: int | None) -> files.Written:
+    written = files.write_blocks(path, itertools.chain([header], (_bytes(value) for value in values)), front)
+    expected = sum(entry.bytes for entry in entries)
+    if written.bytes != len(header) + expected:
+        raise RuntimeError(f"{path}: {written.bytes - len(header)} bytes of values were written, the header says {expected}")
+    return written
 
 
 def _bytes(tensor: Tensor) -> memoryview:

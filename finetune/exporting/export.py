@@ -205,7 +205,7 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
         raise UserError(
             f"{chosen}: state.json lists the new {', '.join(missing[:4])}, but no file contains them; choose another checkpoint"
         )
-    check_experts(chosen, state, {name: shape for name, shape in shapes.items() if not name.startswith("optimizer.")})
+    check_experts(chosen, state, {name: shape for name, shape in shapes.items() if not rank_shards.is_moment(name)})
 
 
 def check_experts(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -244,7 +244,7 @@ def find_changed_shapes(source: Source) -> dict[str, tuple[int, ...]]:
     """Shapes of trained and adapted parameters, without the new ones; those of adapted ones follow from their adapters."""
     shapes = {each.name: each.shape(source.shapes[each.down], source.shapes[each.up]) for each in source.experts.values()}
     for name, shape in source.shapes.items():
-        if name.startswith("optimizer.") or name in source.state["added"]:
+        if rank_shards.is_moment(name) or name in source.state["added"]:
             continue
         if not lora_adapters.is_adapter(name):
             shapes[name] = shape
@@ -328,7 +328,7 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None,
             f"--strength {source.strength:g} {option}: the lengths of DoRA cannot be scaled without the base's weights; export the "
             "whole model, or remove --strength"
         )
-    adapters = [name for name in source.shapes if lora_adapters.is_of_layer(name) and not name.startswith("optimizer.")]
+    adapters = [name for name in source.shapes if lora_adapters.is_of_layer(name) and not rank_shards.is_moment(name)]
     added = source.state["added"]
     composed = {part for layout in source.plan.layouts.values() for part in layout.parts()}
     check_whole_modules(set(added), (loading.find_tensors(base).keys() - composed | source.plan.layouts.keys()) - set(added))

@@ -48,7 +48,7 @@ def find_candidates(run_dir: Path) -> tuple[list[Path], list[str]]:
     """The valid checkpoints of a run by step, and a sentence about each damaged one. Raises `UserError` if none is valid."""
     checkpoint.find(run_dir)  # with its messages: no checkpoints, all are damaged, or they are of a later version
     found = sorted(checkpoint.list_checkpoints(checkpoint.folder_of(run_dir)))
-    problems = {path: problem for path in found if (problem := checkpoint.find_problem(path)) is not None}
+    problems = {path: problem for path in found if (problem := checkpoint.find_problem(path, with_moments=False)) is not None}
     notes = [f"{path.name} is damaged and was not considered: {problem}" for path, problem in problems.items()]
     return [path for path in found if path not in problems], notes
 
@@ -64,7 +64,7 @@ def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, r
 def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
     """The checkpoint with the best metric of its samples, if `checkpoint.best_by` of the newest one is such a metric and some were
     measured. Raises `UserError` if the checkpoint is not the one that was measured."""
-    newest, _ = checkpoint.find_newest_valid(run_dir)
+    newest, _ = checkpoint.find_newest_valid(run_dir, with_moments=False)
     if newest is None:
         return None
     state = checkpoint.read_state(newest)

@@ -129,12 +129,15 @@ class Written:
     bytes: int
     digest: str
     """SHA-256, hex."""
+    front_digest: str | None = None
+    """SHA-256, hex, of the first `front` bytes, if they were requested."""
 
 
-def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
-    """Stream blocks into a file of a temporary folder (see `fresh_folder`), and hash them. Not atomic by itself."""
+def write_blocks(path: Path, blocks: Iterable[bytes | memoryview], front: int | None = None) -> Written:
+    """Stream blocks into a file of a temporary folder (see `fresh_folder`), and hash them. Not atomic by itself. `front`: bytes at the
+    beginning that get a digest of their own; a block must end there."""
     with explain_full_disk(path, 0), _open_to_write(path, os.O_WRONLY | os.O_TRUNC) as file:
-        written = _write_all(file, blocks)
+        written = _write_all(file, blocks, front)
         _sync(file, path)
     return written
 
@@ -145,13 +148,15 @@ def write_stream(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
         return _write_all(file, blocks)
 
 
-def _write_all(file: IO[bytes], blocks: Iterable[bytes | memoryview]) -> Written:
-    total, size = hashlib.sha256(), 0
+def _write_all(file: IO[bytes], blocks: Iterable[bytes | memoryview], front: int | None = None) -> Written:
+    total, size, front_digest = hashlib.sha256(), 0, None
     for block in blocks:
         file.write(block)
         total.update(block)
         size += len(block)
-    return Written(size, total.hexdigest())
+        if size == front:
+            front_digest = total.hexdigest()
+    return Written(size, total.hexdigest(), front_digest)
 
 
 def copy_into(source: Path, target: Path) -> None:
@@ -408,10 +413,16 @@ def list_unfinished(parent: Path, name: str = "") -> list[Path]:
     return sorted(path for path in parent.glob(".*") if TEMPORARY in path.name or TRASH in path.name)
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file's content, as hex. Raises `OSError`, also for a pipe, a device or a socket."""
+def digest(path: Path, front: int | None = None) -> str:
+    """SHA-256 of a file's content, or of its first `front` bytes, as hex. Raises `OSError`, also for a pipe, a device or a socket."""
     with input_files.open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if front is None:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        total, left = hashlib.sha256(), front
+        while block := file.read(min(left, 2**22)):
+            total.update(block)
+            left -= len(block)
+        return total.hexdigest()
 
 
 def resolve_under(root: Path, relative: str) -> Path:

@@ -28,8 +28,8 @@ COLUMNS = (
 NOTE = (
     "Anonymous memory of the exporting process, looked at every 2 ms. The bound is 1.25 × the largest tensor + 256 MiB. "
     "Random weights in a Llama's shape, fp32, one step of training. Seconds of a processor, medians of {rounds}, in turns; waiting for a "
-    "disk is not counted. An export reads each byte of the checkpoint (weights and both moments) to verify it; merge-weights reads the "
-    "weights alone and verifies nothing."
+    "disk is not counted. An export reads the weights twice, once to verify their digest and once to write them, and leaves the moments "
+    "unread; merge-weights reads the weights once and verifies nothing."
 )
 MIB = 2**20
 

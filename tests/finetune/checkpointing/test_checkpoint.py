@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,6 +140,42 @@ def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: Wo
             checkpoint.restore(rewritten(changed), training.model, training.optimizer, training.loaded.buffers)
 
 
+def damage(path: Path, at: int) -> None:
+    """Flip the byte at `at` of the only shard of a checkpoint."""
+    shard = next(path.glob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[at] ^= 1
+    shard.write_bytes(data)
+
+
+def test_damaged_moments_stop_a_resumed_run_and_no_export(copied: Path) -> None:
+    path = find(copied)
+    (entry,) = [entry for name, entry in json.loads((path / "manifest.json").read_text())["files"].items() if name.endswith("safetensors")]
+    assert 0 < entry["weights_bytes"] < 0.5 * entry["bytes"], "the moments are two of three values"
+    damage(path, entry["weights_bytes"])
+    assert find_problem(path, with_moments=False) is None and find(copied) == path
+    assert find_problem(path) == "rank-00001-of-00001.safetensors does not match its digest"
+    newest, passed_over = checkpoint.find_newest_valid(copied)
+    assert newest is not None and newest.name == "step-00000004" and len(passed_over) == 1
+
+
+@pytest.mark.parametrize("place", [8, -1])
+def test_damaged_weights_are_never_used(copied: Path, place: int) -> None:
+    """In the header, and in the last byte before the moments."""
+    path = find(copied)
+    entry = json.loads((path / "manifest.json").read_text())["files"]["rank-00001-of-00001.safetensors"]
+    damage(path, place % entry["weights_bytes"])
+    assert find_problem(path, with_moments=False) == find_problem(path) == "rank-00001-of-00001.safetensors does not match its digest"
+    assert find(copied).name == "step-00000004"
+
+
+def test_a_shortened_file_is_found_without_reading_its_moments(copied: Path) -> None:
+    path = find(copied)
+    shard = next(path.glob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    assert find_problem(path, with_moments=False) == f"{shard.name} does not match its digest"
+
+
 # --- failure while saving
 
 
@@ -212,7 +249,7 @@ def truncated(path: Path) -> str:
 def flipped(path: Path) -> str:
     shard = next(path.glob("*.safetensors"))
     data = bytearray(shard.read_bytes())
-    data[-100] ^= 1
+    data[len(data) // 4] ^= 1  # among the weights: the moments are the last two thirds
     shard.write_bytes(data)
     return "rank-00001-of-00001.safetensors does not match its digest"
 

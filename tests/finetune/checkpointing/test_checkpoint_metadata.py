@@ -105,8 +105,10 @@ def test_invalid_or_truncated_json_is_a_value_error(data: bytes) -> None:
 
 
 def test_an_invalid_manifest_is_refused_by_key() -> None:
-    whole = {"format": 1, "step": 3, "files": {"state.json": {"bytes": 3, "digest": "ab"}}}
-    assert parse_manifest(whole) == whole
+    document, shard = {"bytes": 3, "digest": "ab"}, {"bytes": 9, "digest": "cd", "weights_bytes": 4, "weights_digest": "ef"}
+    whole = {"format": 1, "step": 3, "files": {"state.json": document, "rank-00001-of-00001.safetensors": shard}}
+    undivided = {**document, "weights_bytes": None, "weights_digest": None}
+    assert parse_manifest(whole) == {**whole, "files": {**whole["files"], "state.json": undivided}}
     for files, words in (([], "files: "), ({"a": 1}, "files.a: "), ({"a": {"bytes": -1, "digest": ""}}, "files.a.bytes: ")):
         with pytest.raises(ValueError, match=f"^{words}"):
             parse_manifest({**whole, "files": files})

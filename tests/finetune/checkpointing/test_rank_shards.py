@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Literal
@@ -55,6 +56,21 @@ def cut(tensors: dict[str, Tensor], places: dict[str, int]) -> list[dict[str, Te
     return [first, second]
 
 
+def test_moments_are_last_and_what_precedes_has_its_own_digest(tmp_path: Path) -> None:
+    mixed = {"optimizer.exp_avg.a": torch.ones(3), "a": torch.zeros(3), "optimizer.exp_avg_sq.a": torch.ones(3), "buffer": torch.ones(2)}
+    for tensors, named in ((mixed, b"a"), ({"optimizer.exp_avg.a": torch.ones(3)}, b""), ({"a": torch.zeros(3)}, b"a"), ({}, b"")):
+        path = tmp_path / "shard.safetensors"
+        written = rank_shards.write_shard(path, whole(tensors))
+        data, values = path.read_bytes(), sum(tensor.nbytes for name, tensor in tensors.items() if not name.startswith("optimizer."))
+        header = 8 + int.from_bytes(data[:8], "little")
+        assert (written.bytes, written.weights_bytes) == (len(data), header + values)
+        assert written.digest == files.digest(path) == hashlib.sha256(data).hexdigest()
+        assert written.weights_digest == files.digest(path, written.weights_bytes) == hashlib.sha256(data[: header + values]).hexdigest()
+        with safe_open(path, framework="pt") as file:
+            assert {name: file.get_tensor(name).tolist() for name in file.keys()} == {name: one.tolist() for name, one in tensors.items()}  # noqa: SIM118
+        assert data[header : header + 12] == bytes(12) if named else values == 0
+
+
 def write(folder: Path, ranks: list[dict[str, TensorShard]]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for rank, parts in enumerate(ranks, start=1):
@@ -75,7 +91,7 @@ def test_every_tensor_is_read_back(tmp_path: Path) -> None:
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
     written = rank_shards.write_shard(tmp_path / "file", whole(TENSORS))
-    assert written == files.Written((tmp_path / "file").stat().st_size, files.digest(tmp_path / "file"))
+    assert (written.bytes, written.digest) == ((tmp_path / "file").stat().st_size, files.digest(tmp_path / "file"))
 
 
 @settings(max_examples=60)
