@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import overtone
-from overtone.finetune import recipe
+from overtone.finetune.recipe import discovery
 from overtone.finetune.training import run
 from tests.finetune import tiny
 from tests.launch.launching import ROOT
@@ -75,7 +75,7 @@ def test_the_examples_of_chats_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_examples_of_a_voice_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipe, "load_inference", lambda _: replace(tiny.RECIPE.inference, speech=lambda: TONES))
+    monkeypatch.setattr(discovery, "_read_verbs_file", lambda *_: replace(tiny.RECIPE.inference, speech=lambda: TONES))
     (tmp_path / "data" / "me").mkdir(parents=True)
     (tmp_path / "exports").mkdir()
     exported = tone_folder(tmp_path / "exports" / "me")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import overtone
-from overtone.finetune import recipe
+from overtone.finetune.recipe import discovery
 from overtone.recipes.speech.cli import evaluate
 from tests.finetune import tiny
 from tests.recipes.speech.test_interface import write_rows
@@ -21,7 +21,7 @@ from tests.recipes.voice_clone.tones import TONES, tone_folder
 @pytest.fixture
 def voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inference = replace(tiny.RECIPE.inference, speech=lambda: TONES)
-    monkeypatch.setattr(recipe, "load_inference", lambda _: inference)
+    monkeypatch.setattr(discovery, "_read_verbs_file", lambda *_: inference)
     return tone_folder(tmp_path / "my tones")
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_evaluated_is_an_error(voice: Path, data: Path, tmp_path:
         overtone.evaluate(voice, tmp_path / "none.jsonl", recipe="voice_clone")
     with pytest.raises(overtone.UserError, match="no such folder"):
         overtone.evaluate(tmp_path / "none", data)
-    monkeypatch.setattr(recipe, "load_inference", lambda _: tiny.RECIPE.inference)
+    monkeypatch.setattr(discovery, "_read_verbs_file", lambda *_: tiny.RECIPE.inference)
     with pytest.raises(overtone.UserError, match="the recipe .* has no evaluation of voices; train with data.val"):
         overtone.evaluate(voice, data, recipe=tiny.FOLDER)
     assert {*tmp_path.iterdir()} == before

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 import overtone
-from overtone.finetune import recipe
+from overtone.finetune.recipe import discovery
 from overtone.finetune.storage.synthetic_audio_mark import read_synthetic_mark
 from overtone.recipes.language import answer_generation
 from tests.finetune import tiny
@@ -22,7 +22,7 @@ from tests.recipes.voice_clone.tones import RATE, TONES, tone_folder
 @pytest.fixture
 def voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> overtone.VoiceModel:
     inference = replace(tiny.RECIPE.inference, speech=lambda: TONES)
-    monkeypatch.setattr(recipe, "load_inference", lambda _: inference)
+    monkeypatch.setattr(discovery, "_read_verbs_file", lambda *_: inference)
     return overtone.load_voice(tone_folder(tmp_path / "tones"), recipe="voice_clone")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import overtone
-from overtone.finetune import recipe
 from overtone.finetune.cli import select_checkpoint
 from overtone.finetune.monitoring.run_records import read_json
+from overtone.finetune.recipe import discovery
 from tests.finetune import tiny
 from tests.overtone.test_training import make_settings
 
@@ -46,6 +46,6 @@ def test_what_cannot_be_selected_is_an_error(run: overtone.TrainingRun, tmp_path
     with pytest.raises(overtone.UserError, match="is not the folder of a run"):
         overtone.select(tmp_path)
     own = replace(tiny.RECIPE.inference, select=lambda *_: 0)
-    monkeypatch.setattr(recipe, "load_inference", lambda _: own)
+    monkeypatch.setattr(discovery, "_read_verbs_file", lambda *_: own)
     with pytest.raises(overtone.UserError, match="has a selection of its own, which only the command `overtone select` runs"):
         overtone.select(run, recipe=RECIPE)

@@ -97,7 +97,7 @@ def test_a_checkpoint_does_not_choose_the_code_that_runs(
     step.mkdir(parents=True)
     change(step / "state.json", **byte_model.state(1, recipe="./evil"))
     (step / "manifest.json").write_text("{}")
-    monkeypatch.setattr(checkpoint, "find_problem", lambda _: None)  # a forger can write a manifest that fits
+    monkeypatch.setattr(checkpoint, "find_problem", lambda _, with_moments: None)  # a forger can write a manifest that fits
     how = {"export": ["run", "--to", "out"], "select": ["run"]}.get(verb) or ["--model", "run", *VERBS[verb]]
     assert overtone.finetune.__main__.main([verb, *how]) == 2
     assert "state.json names the recipe './evil'" in capsys.readouterr().err
