@@ -113,7 +113,7 @@ def write_shard(path: Path, parts: Mapping[str, TensorShard]) -> WrittenShard:
 
 
 def is_moment(name: str) -> bool:
-    """True for the name of an optimizer's moment (`checkpoint.moment_name`)."""
+    """True for the name of an optimizer's moment (`checkpoint.training_tensors`)."""
     return name.startswith("optimizer.")
 
 

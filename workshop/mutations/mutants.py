@@ -1336,10 +1336,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/checkpointing/checkpoint.py",
-        ".st_size != size or files.digest(path / name) != digest:",
-        ".st_size != size:",
+        '.st_size != entry["bytes"] or files.digest(path / name, front) != digest:',
+        '.st_size != entry["bytes"]:',
         "tests/finetune/checkpointing/test_checkpoint.py::test_a_damaged_checkpoint_is_skipped_with_its_reason",
         "a checkpoint with changed bytes is resumed from",
+    ),
+    Mutant(
+        "finetune/checkpointing/rank_shards.py",
+        "key=lambda part: is_moment(part[0])",
+        "key=lambda part: not is_moment(part[0])",
+        "tests/finetune/checkpointing/test_rank_shards.py::test_moments_are_last_and_what_precedes_has_its_own_digest",
+        "an export verifies the moments instead of the weights",
     ),
     Mutant(
         "finetune/checkpointing/checkpoint.py",
@@ -1843,8 +1850,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/speech/evaluation/metric_aggregation.py",
-        '"better" if (high < 0) == (metric.better == "lower") else "worse"',
-        '"better" if high < 0 else "worse"',
+        '"better" if (found.value < 0) == (metric.better == "lower") else "worse"',
+        '"better" if found.value < 0 else "worse"',
         "tests/recipes/speech/evaluation/test_metric_aggregation.py::test_higher_similarity_is_better",
         "a higher speaker similarity is reported as worse",
     ),
@@ -2942,8 +2949,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/speech/selection/sample_measurement_during_training.py",
-        "one[SIMILARITY] = 0.0 if found is None else found",
-        "one[SIMILARITY] = 1.0 if found is None else found",
+        "one[SIMILARITY] = cosine = 0.0 if found is None else found",
+        "one[SIMILARITY] = cosine = 1.0 if found is None else found",
         "tests/recipes/speech/selection/test_sample_measurement_during_training.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
         "a silent clip counts as the speaker's voice",
     ),
