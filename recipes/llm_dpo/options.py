@@ -12,7 +12,7 @@ Objective = Literal["dpo", "ipo", "orpo", "simpo"]
 REFERENCED: tuple[Objective, ...] = ("dpo", "ipo")
 """The objectives that compare the model with its base."""
 DEFAULT_BETA: dict[Objective, float] = {"dpo": 0.1, "ipo": 0.1, "orpo": 0.1, "simpo": 2.0}
-"""The values that the papers use most; those of SimPO are 2 to 2.5."""
+"""Customary values; the SimPO paper uses 2 to 2.5."""
 
 
 class Options(ChatOptions):
@@ -35,7 +35,8 @@ class Options(ChatOptions):
     def _refuse_unused(self) -> Self:
         users: dict[str, tuple[Objective, ...]] = {"margin": ("simpo",), "label_smoothing": ("dpo",), "length_normalized": REFERENCED}
         for name, objectives in users.items():
-            if name in self.model_fields_set and self.objective not in objectives:
+            # Compared with the default, because each checkpoint has all values of its config, which must be a valid config again.
+            if self.objective not in objectives and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect on {self.objective}, only on {' and '.join(objectives)}; remove it")
         if self.loss_head != "chunked":
             raise ValueError(f"loss_head: {self.loss_head} computes no log-probability of each token; use chunked")

@@ -14,6 +14,9 @@ from torch.nn.functional import logsigmoid
 
 from overtone.recipes.llm_dpo.options import Objective
 
+LARGEST_LOG_PROBABILITY = -1e-6
+"""In nats: ORPO computes the odds of surer answers with this mean."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -69,7 +72,9 @@ def orpo(scores: Scores, by: Strengths) -> Tensor:
     """−mean log π of the chosen answer's tokens − β · log σ(log odds ratio), with odds p / (1 − p) where log p is a token's mean: Hong et
     al. 2024, arXiv:2403.07691, eq. 6 and 7, whose λ is β."""
     means = scores.means
-    odds = means - torch.log1p(-torch.exp(means))
+    # Of an answer that the model is sure of, 1 − p rounds to 0 in fp32: its odds would be infinite, and its gradient NaN.
+    low = means.clamp(max=LARGEST_LOG_PROBABILITY)
+    odds = low - torch.log(-torch.expm1(low))
     return -means[:, 0] - by.beta * logsigmoid(odds[:, 0] - odds[:, 1])
 
 

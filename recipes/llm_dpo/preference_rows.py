@@ -47,12 +47,16 @@ def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats")
     answers = [row[name] for name in SIDES]
     if all(isinstance(answer, str) for answer in answers):
-        if not isinstance(row.get("prompt"), str):
-            raise UserError("chosen and rejected are texts, so prompt must be a text, too; or give all three as messages")
+        if not isinstance(row.get("prompt"), str) or not row["prompt"]:
+            raise UserError("chosen and rejected are texts, so prompt must be a text, too, and not empty; or give all three as messages")
         return _make_sides(row, row["prompt"], answers)
     if not all(isinstance(answer, list) and answer and all(isinstance(message, dict) for message in answer) for answer in answers):
         raise UserError("chosen and rejected must both be texts, or both lists of messages")
     if isinstance(row.get("prompt"), list):
+        if not row["prompt"]:
+            raise UserError("prompt has no messages; without it, chosen and rejected are whole chats")
+        if any(answer[: len(row["prompt"])] == row["prompt"] for answer in answers):
+            raise UserError("chosen and rejected repeat the messages of prompt; remove prompt, or the repeated messages")
         return _make_sides(row, row["prompt"], answers)
     return _split_chats(row, answers)
 
@@ -63,7 +67,9 @@ def _split_chats(row: dict[str, Any], answers: list[list[dict[str, Any]]]) -> tu
     same = next((at for at, (first, second) in enumerate(zip(one, other, strict=False)) if first != second), min(len(one), len(other)))
     if same == len(one) == len(other):
         raise UserError("chosen and rejected are the same, so the pair has no preference; remove the row")
-    if not same or any(message.get("role") not in ("assistant", "tool") for chat in answers for message in chat[same : same + 1]):
+    if same == min(len(one), len(other)):
+        raise UserError("one of chosen and rejected is the beginning of the other, so it has no answer to compare; add its answer")
+    if not same or any(chat[same].get("role") != "assistant" for chat in answers):
         raise UserError("chosen and rejected must have the same messages up to an answer of the assistant; give the prompt as messages")
     prompt = row.get("prompt")
     if prompt is not None and prompt not in [message.get("content") for message in one[:same] if message.get("role") == "user"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def take_norm(model: Any) -> float:
 # ---- the recipe, in packed micro-batches of two and of one row
 
 
-def train_by_recipe(folder: Path, options: Options, updates: int) -> Iterator[tuple[float, float]]:
+def train_by_recipe(folder: Path, options: Options, updates: int, rows: Sequence[dict[str, Any]] = ROWS) -> Iterator[tuple[float, float]]:
     def load() -> CausalModel:
         whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation=varlen_attention.LOOP)
         return CausalModel(whole)
@@ -105,7 +105,7 @@ def train_by_recipe(folder: Path, options: Options, updates: int) -> Iterator[tu
     strengths = recipe.Strengths(options.strength, options.margin, options.label_smoothing, options.length_normalized)
     model.__dict__["objective"] = recipe.ObjectiveChoice(options.objective, strengths)
     own = base_kl_loss.add_reference(RECIPE, base) if options.objective in REFERENCED else RECIPE
-    samples = [RECIPE.read(row, processor_of(options), Path()) for row in ROWS]
+    samples = [RECIPE.read(row, processor_of(options), Path()) for row in rows]
     assert own.pack is not None
     batches = [own.pack(samples[:2]), own.pack(samples[2:3]), own.pack(samples[3:])]
     pairs = sum(batch.targets[LOSS] for batch in batches)

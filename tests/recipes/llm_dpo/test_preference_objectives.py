@@ -58,6 +58,15 @@ def test_orpo_adds_the_odds_ratio_to_the_likelihood() -> None:
     assert loss("orpo", scores(base=False), 0.3) == pytest.approx(-CHOSEN / LONG + 0.3 * softplus(-ratio), rel=1e-12)
 
 
+@pytest.mark.parametrize("means", [(0.0, -1.0), (-1.0, 0.0), (0.0, 0.0), (-1e-8, -1e-8), (-1e-3, -2e-3), (-80.0, -1.0)])
+def test_orpo_of_sure_answers_is_finite(means: tuple[float, float]) -> None:
+    """In fp32, in which 1 − p rounds to 0."""
+    model = torch.tensor([means], requires_grad=True)
+    (value,) = OBJECTIVES["orpo"](Scores(model, None, torch.ones(1, 2)), Strengths(0.1, 0.0, 0.0, False))
+    value.backward()
+    assert math.isfinite(value.detach()) and model.grad is not None and bool(model.grad.isfinite().all())
+
+
 def test_simpo_compares_means_with_a_margin() -> None:
     reward = 2 * (CHOSEN / LONG - REJECTED / SHORT)
     assert loss("simpo", scores(base=False), 2.0, margin=0.5) == pytest.approx(softplus(0.5 - reward), rel=1e-12)

@@ -12,6 +12,7 @@ from tests.recipes.llm_sft import families
 
 GREETING = {"role": "user", "content": "Good day."}
 GOOD, BAD = ({"role": "assistant", "content": text} for text in ("And to you.", "No."))
+CALL = {"role": "assistant", "content": "Look."}
 TEXTS = {"prompt": "Good day. ", "chosen": "And to you.", "rejected": "No."}
 EXPLICIT = {"prompt": [GREETING], "chosen": [GOOD], "rejected": [BAD]}
 CHATS = {"chosen": [GREETING, GOOD], "rejected": [GREETING, BAD]}
@@ -60,8 +61,16 @@ def test_an_earlier_answer_that_both_sides_share_is_part_of_the_prompt() -> None
         ({"chosen": [GREETING, GOOD], "rejected": [GREETING, GOOD]}, "are the same, so the pair has no preference"),
         ({"chosen": [GREETING, GOOD], "rejected": [{**GREETING, "content": "Hello."}, BAD]}, "the same messages up to an answer"),
         ({"chosen": [GOOD], "rejected": [BAD]}, "the same messages up to an answer"),
+        ({**TEXTS, "prompt": ""}, "prompt must be a text, too, and not empty"),
+        ({**EXPLICIT, "prompt": []}, "prompt has no messages"),
+        ({**CHATS, "prompt": [GREETING]}, "repeat the messages of prompt; remove prompt"),
+        ({**CHATS, "rejected": [GREETING]}, "is the beginning of the other, so it has no answer"),
+        (
+            {side: [GREETING, CALL, {"role": "tool", "content": result}, GOOD] for side, result in (("chosen", "1"), ("rejected", "2"))},
+            "the same messages up to an answer of the assistant",
+        ),
         ({**CHATS, "prompt": "Who are you?"}, "prompt is not a question at the beginning of both chats"),
-        ({**EXPLICIT, "chosen": [GREETING]}, "chosen: nothing is supervised in this row"),
+        ({**EXPLICIT, "chosen": [{"role": "user", "content": "Hm."}]}, "chosen: nothing is supervised in this row"),
         ({**EXPLICIT, "rejected": [{"role": "assistant"}]}, r"rejected: messages\[1\]\.content is missing"),
     ],
 )
