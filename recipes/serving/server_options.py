@@ -24,8 +24,8 @@ class Address:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of address, access, queue and deadlines."""
+def add_server_options(parser: argparse.ArgumentParser, batch: bool = True) -> None:
+    """Add the options of address, access, queue and deadlines. `batch` False: for models that take one request at a time."""
     parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
@@ -36,7 +36,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="proxy, or network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given more than once",
     )
-    parser.add_argument("--batch", type=int, default=8, help="requests that a model generates at once (default %(default)s)")
+    if batch:
+        parser.add_argument("--batch", type=int, default=8, help="requests that a model generates at once (default %(default)s)")
     parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests of a model (default %(default)s)")
     parser.add_argument(
         "--deadline-seconds",
@@ -52,7 +53,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def check_server_options(args: argparse.Namespace, positive: Collection[str]) -> None:
     """Raises `UserError` for a number that is too small. `positive`: further options that must be at least 1."""
     web_server.require_port(args.port)
-    for option in ("batch", "queue", "deadline_seconds", "drain_seconds", *positive):
+    for option in ("queue", "deadline_seconds", "drain_seconds", *(["batch"] if hasattr(args, "batch") else []), *positive):
         if not getattr(args, option) >= (0 if option in ("queue", "drain_seconds") else 1):
             raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
 

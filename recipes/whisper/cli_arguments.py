@@ -28,6 +28,6 @@ def make_serve_parser() -> argparse.ArgumentParser:
         description="Serve exported recognizers: OpenAI's transcriptions.",
         epilog="example: overtone serve --model exports/mine",
     )
-    add_server_options(parser)
+    add_server_options(parser, batch=False)
     parser.add_argument("--max-seconds", type=float, default=3600.0, help="longest recording of a request in seconds (default %(default)g)")
     return parser

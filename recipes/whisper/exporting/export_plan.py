@@ -11,6 +11,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.language.causal_lm_export_files import GENERATION, list_copied_files
 
+from ..model.generation_config import describe_generation
 from ..model.modeling import HEAD, make_processor, read_config
 from ..options import Options
 from ..state import WhisperState
@@ -24,11 +25,12 @@ CLASS = "WhisperForConditionalGeneration"
 
 def plan_export(base: Path, state: WhisperState, form: str = TRANSFORMERS) -> ExportPlan:
     """`form`: one of `FORMATS`. Raises `UserError` for a base that is no Whisper, and for one that lacks what `form` needs."""
-    multilingual = make_processor(read_config(base), Options()).multilingual
+    processor = make_processor(read_config(base), Options())
     written = {CONFIG: files.json_bytes({**cleaned(base / CONFIG)[0], "architectures": [CLASS]})}
-    if multilingual:
+    if processor.multilingual:
+        # A base may have no file, or one of an earlier transformers, without the tokens of languages and tasks.
         generation = cleaned(base / GENERATION)[0] if (base / GENERATION).is_file() else {}
-        written[GENERATION] = files.json_bytes({**generation, **state.as_json()})
+        written[GENERATION] = files.json_bytes({**describe_generation(processor), **generation, **state.as_json()})
     return ExportPlan(
         keep=lambda name: name != f"{HEAD}.weight",  # of the base, if it has a copy of the embedding, which would be untrained
         files=written,

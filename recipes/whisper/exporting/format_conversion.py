@@ -17,6 +17,7 @@ from overtone.finetune.recipe import Conversion
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import DOCUMENTS, admit
 from overtone.finetune.storage.strict_json import one_line
+from overtone.recipes.language.causal_lm_export_files import GENERATION
 
 OPENAI, CTRANSLATE2 = "openai-whisper", "ctranslate2"
 CONVERTED = (OPENAI, CTRANSLATE2)
@@ -40,16 +41,12 @@ def make_conversion(form: str, base: Path) -> Conversion:
             raise UserError(
                 f"--format {form}: {base} has no {missing[0]}, which faster-whisper reads; add the file of the released model to the base"
             )
+    name = f"EXPORT/{FILE}" if form == OPENAI else f"{PREFIX}EXPORT"
     return Conversion(
         choose_type=partial(choose_type, form),
         convert=convert_to_openai if form == OPENAI else convert_to_ctranslate2,
-        describe_use=lambda _: [f"note: transcribe with it: overtone voice recordings/ --out data/mine --whisper {describe_name(form)}"],
+        describe_use=lambda _: [f"note: transcribe with it: overtone voice recordings/ --out data/mine --whisper {name}"],
     )
-
-
-def describe_name(form: str) -> str:
-    """The value of --whisper for an export of this format."""
-    return f"EXPORT/{FILE}" if form == OPENAI else f"{PREFIX}EXPORT"
 
 
 def require_converter() -> Any:
@@ -77,6 +74,8 @@ def convert_to_openai(folder: Path, target: Path, number_type: str) -> dict[str,
     torch.save({"dims": found["dims"], "model_state_dict": state}, buffer)
     files.write_in_place(target / FILE, buffer.getvalue())
     loaded = whisper_engine.load_whisper(str(target / FILE), "cpu").state_dict()
+    if wrong := [name for name, value in state.items() if not value.isfinite().all()]:
+        raise UserError(f"{wrong[0]} has values that {number_type} cannot hold. Nothing was exported; add --quantize f32")
     if wrong := [name for name, value in state.items() if not torch.equal(loaded[name], value.float())]:
         raise UserError(f"{FILE}: {wrong[0]} does not read back as it was trained. Nothing was exported; check the disk and try again")
     copy_documents(folder, target)
@@ -131,7 +130,7 @@ def find_prompt(model: Any) -> list[int]:
 
 
 def copy_documents(folder: Path, target: Path) -> None:
-    """Copy README and licence."""
+    """Copy README, licence, and the language and the task of the run."""
     for path in sorted(folder.iterdir()):
-        if DOCUMENTS.fullmatch(path.name):
+        if DOCUMENTS.fullmatch(path.name) or path.name == GENERATION:
             files.copy_into(path, target / path.name)

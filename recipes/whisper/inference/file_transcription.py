@@ -20,6 +20,7 @@ from overtone.finetune.terminal import print_content, print_line
 from ..cli_arguments import make_generate_parser
 from ..exporting.export_plan import read_defaults
 from ..exporting.format_conversion import FILE
+from ..options import Options
 
 OPTION = "--model"
 """Option that messages name."""
@@ -56,8 +57,9 @@ def generate(folder: Path, argv: list[str]) -> int:
     options = parse_arguments(make_generate_parser(), argv)
     if missing := [path for path in options.audio if not path.is_file()]:
         raise UserError(f"--audio {missing[0]}: no such file")
+    defaults = read_transcription_defaults(folder)
     model = load_model(folder)
-    language = find_language(options.language or read_defaults(folder).language, model)
+    language = find_language(options.language or defaults.language, model)
     with files.temporary_folder("overtone-transcribe") as temporary, AudioDecoder(temporary) as decoder:
         for path in options.audio:
             found = transcribe_file(model, decoder, path, language)
@@ -69,6 +71,17 @@ def generate(folder: Path, argv: list[str]) -> int:
             else:
                 print_content(found.text)
     return 0
+
+
+def read_transcription_defaults(folder: Path) -> Options:
+    """The language of a model that transcribes. Raises `UserError` for one that was trained to translate."""
+    defaults = read_defaults(folder)
+    if defaults.task != "transcribe":
+        raise UserError(
+            f"{OPTION} {folder}: this model was trained to translate, and `generate` and `serve` only transcribe; use transformers' "
+            "pipeline, which reads the task from the folder"
+        )
+    return defaults
 
 
 def load_model(folder: Path) -> Any:

@@ -6,6 +6,7 @@ after Whisper's own normalization. The rate is of all words of all files.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from .clip_transcription import Clip, load_model, transcribe_clips
 WER, WORDS, WRONG = "wer", "words", "wrong_words"
 SHOWN = 3
 """Transcripts of each file that the log shows: those with the most errors."""
+ROWS_AT_ONCE = 256
 LONGEST = 200
 """Characters of a transcript that the log shows."""
 
@@ -81,7 +83,7 @@ def read_rows(path: Path, processor: RecognizerProcessor) -> list[SpokenRow]:
 def read_text(row: Row) -> str:
     """The words of a row. Raises `UserError` if it has none."""
     segments = row.get("segments")
-    if "text" not in row and isinstance(segments, list):
+    if row.get("text") is None and isinstance(segments, list):
         return " ".join(check_text(segment.get("text") if isinstance(segment, dict) else None) for segment in segments)
     return check_text(row.get("text"))
 
@@ -94,10 +96,9 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     model, answers = load_model(folder), list[Answer]()
     for prompt in prompts:
         rows = read_rows(Path(prompt), processor)
-        clips = [Clip(compute_features(read_clip(row.audio), processor.mels), row.language, row.task) for row in rows]
         words = wrong = 0
         lines = list[tuple[int, str]]()
-        for row, text in zip(rows, transcribe_clips(model, clips), strict=True):
+        for row, text in zip(rows, transcribe_rows(model, rows, processor.mels), strict=True):
             counts = count_errors(row.text, text, "english" if row.task == "translate" else LANGUAGES[row.language])
             if counts is None:
                 continue
@@ -106,6 +107,13 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
         worst = sorted(lines, key=lambda line: -line[0])[:SHOWN]
         answers.append(Answer("\n".join(line for _, line in worst), numbers={WORDS: float(words), WRONG: float(wrong)}))
     return answers
+
+
+def transcribe_rows(model: Any, rows: list[SpokenRow], mels: int) -> Iterator[str]:
+    """The transcript of each row. Only the spectrograms of `ROWS_AT_ONCE` rows are in memory, of a megabyte each."""
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[first : first + ROWS_AT_ONCE]
+        yield from transcribe_clips(model, [Clip(compute_features(read_clip(row.audio), mels), row.language, row.task) for row in part])
 
 
 def measure(answers: list[Answer]) -> MeasuredAnswers:

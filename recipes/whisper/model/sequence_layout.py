@@ -61,7 +61,7 @@ def read(row: Row, processor: RecognizerProcessor, folder: Path) -> Sample:
     check_is_speech(row, "whisper")
     samples = read_clip(find_file(folder, read_file_name(row)))
     ids, start = lay_out(row, processor, len(samples) / SPEECH_RATE)
-    if len(ids) - 1 > processor.positions:
+    if len(ids) > processor.positions:
         raise UserError(
             f"the text has {len(ids)} tokens with those of start and end, and the decoder has {processor.positions} positions; split "
             "the clip"
@@ -112,12 +112,13 @@ def pad_features(features: Tensor) -> Tensor:
 def lay_out(row: Row, processor: RecognizerProcessor, seconds: float) -> tuple[list[int], int]:
     """The tokens of a row whose clip has `seconds`, and how many of them start it and are given at inference. Raises `UserError`."""
     code = choose_language(row.get("language"), processor)
-    tokenizer = load_tokenizer(processor, code, choose_task(row.get("task"), processor))
+    task = choose_task(row.get("task"), processor)
+    tokenizer, written = load_tokenizer(processor, code, task), "en" if task == "translate" else code
     segments = row.get("segments")
     if segments is None:
-        start, body = tokenizer.sot_sequence_including_notimestamps, encode_text(check_text(row.get("text")), tokenizer, code)
+        start, body = tokenizer.sot_sequence_including_notimestamps, encode_text(check_text(row.get("text")), tokenizer, written)
     else:
-        start, body = tokenizer.sot_sequence, encode_segments(segments, row.get("text"), tokenizer, code, seconds)
+        start, body = tokenizer.sot_sequence, encode_segments(segments, row.get("text"), tokenizer, written, seconds)
     return [*start, *body, tokenizer.eot], len(start)
 
 
@@ -160,8 +161,8 @@ def choose_task(given: JsonValue, processor: RecognizerProcessor) -> str:
 
 
 def encode_text(text: str, tokenizer: Tokenizer, code: str) -> list[int]:
-    """The tokens of a text as Whisper writes it: after a space, except in languages that have none between words. Raises `UserError` for a
-    text that has the name of a special token."""
+    """The tokens of a text in the language `code`, as Whisper writes it: after a space, except in languages that have none between words.
+    Raises `UserError` for a text that has the name of a special token."""
     words = text.strip()
     try:
         return tokenizer.encode(words if code in WITHOUT_SPACES else f" {words}")

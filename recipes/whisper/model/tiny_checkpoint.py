@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -28,12 +28,10 @@ from overtone.recipes.tiny_checkpoints import make_parser, report_checkpoint, re
 
 from ..options import Options
 from ..released_models import PROCESSOR, describe_whisper
+from .generation_config import describe_generation
 from .modeling import SINUSOIDS, make_processor
 from .sequence_layout import load_tokenizer
 from .vocabulary_check import list_byte_letters
-
-if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer as OpenAITokenizer
 
 WIDTH, HEADS = 32, 2
 ENCODER_LAYERS, DECODER_LAYERS = 1, 2
@@ -49,10 +47,9 @@ def build(folder: Path, multilingual: bool = True, seed: int = 0) -> Path:
     """Write model, tokenizer and settings into a new folder. The same seed gives the same bytes. Raises `UserError` if it exists."""
     require_new_folder(folder)
     config = describe_whisper(WIDTH, ENCODER_LAYERS, DECODER_LAYERS, HEADS, multilingual)
-    end = config["eos_token_id"]
     contents = {
         "config.json": files.json_bytes(config),
-        "generation_config.json": files.json_bytes(describe_generation(multilingual, end)),
+        "generation_config.json": files.json_bytes(describe_generation(make_processor(WhisperConfig(**config), Options()))),
         "preprocessor_config.json": files.json_bytes(PROCESSOR),
         "tokenizer.json": make_tokenizer(multilingual),
         "tokenizer_config.json": files.json_bytes(
@@ -63,31 +60,11 @@ def build(folder: Path, multilingual: bool = True, seed: int = 0) -> Path:
     return write_checkpoint(folder, contents)
 
 
-def load_tokens(multilingual: bool) -> OpenAITokenizer:
-    """openai-whisper's tokenizer."""
-    processor = make_processor(WhisperConfig(vocab_size=VOCABULARIES[1] if multilingual else VOCABULARIES[0]), Options())
-    return load_tokenizer(processor, "en", "transcribe")
-
-
-def describe_generation(multilingual: bool, end: int) -> dict[str, Any]:
-    """`generation_config.json`, as of the released models."""
-    tokens = load_tokens(multilingual)
-    content: dict[str, Any] = {
-        **{f"{name}_token_id": end for name in ("bos", "eos", "pad")},
-        **{"decoder_start_token_id": tokens.sot, "no_timestamps_token_id": tokens.no_timestamps, "max_length": 448},
-        **{"is_multilingual": multilingual, "return_timestamps": False, "prev_sot_token_id": tokens.sot_prev},
-    }
-    if multilingual:
-        codes = zip(tokens.all_language_codes, tokens.all_language_tokens, strict=True)
-        content |= {"lang_to_id": {f"<|{code}|>": number for code, number in codes}}
-        content |= {"task_to_id": {"transcribe": tokens.transcribe, "translate": tokens.translate}}
-    return content
-
-
 @cache
 def make_tokenizer(multilingual: bool) -> bytes:
     """`tokenizer.json`: openai-whisper's tokens and merges, as the tokenizers of the released models have them."""
-    encoding = load_tokens(multilingual).encoding
+    processor = make_processor(WhisperConfig(vocab_size=VOCABULARIES[1] if multilingual else VOCABULARIES[0]), Options())
+    encoding = load_tokenizer(processor, "en", "transcribe").encoding
     letters = list_byte_letters()
 
     def write(token: bytes) -> str:

@@ -19,6 +19,9 @@ from overtone.recipes.serving.server_options import Address, check_server_option
 
 from ..cli_arguments import make_serve_parser
 
+MOST_CHANNELS, HIGHEST_RATE = 8, 48_000
+"""Channels of a recording, and samples per second of each, that are decoded for a client."""
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -48,7 +51,7 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
         uploads = files.make_folder(private / "recordings")
         decoder = opened.enter_context(AudioDecoder(private / "decoding", longest=args.deadline_seconds))
         models = {name: load_served(name, folder) for name, folder in named.items()}
-        limits = AudioLimits(seconds=args.max_seconds)
+        limits = AudioLimits(seconds=args.max_seconds, channels=MOST_CHANNELS, samples=args.max_seconds * MOST_CHANNELS * HIGHEST_RATE)
         queue = TranscriptionQueue(models, decoder, limits, args.queue, args.deadline_seconds, list_typed_names(folders))
         opened.callback(queue.close)
         protection = ", protected by a token" if policy.token else ""
@@ -67,13 +70,13 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
 
 def load_served(name: str, folder: Path) -> ServedRecognizer:
     """The model of an export. Raises `UserError`."""
-    from ..exporting.export_plan import read_defaults
-    from ..inference.file_transcription import find_language, load_model
+    from ..inference.file_transcription import find_language, load_model, read_transcription_defaults
     from .transcription_queue import ServedRecognizer
 
     print_line(f"serve: loading {name} from {folder}")
+    defaults = read_transcription_defaults(folder)
     model = load_model(folder)
-    return ServedRecognizer(model, int(folder.stat().st_mtime), find_language(read_defaults(folder).language, model))
+    return ServedRecognizer(model, int(folder.stat().st_mtime), find_language(defaults.language, model))
 
 
 def build_app(queue: TranscriptionQueue, policy: AccessPolicy, uploads: Path) -> FastAPI:

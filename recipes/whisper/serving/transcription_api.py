@@ -36,7 +36,10 @@ ROUTES = (Route("GET", "/v1/.*"), Route("POST", API_PATH, largest=LARGEST + FORM
 """Requests that the guard admits."""
 FORMATS = ("json", "text", "verbose_json")
 GRANULARITIES = ("segment", "word")
-FIELDS = ("file", "model", "language", "response_format", "temperature", "timestamp_granularities[]", "stream", "prompt")
+TIMES = "timestamp_granularities[]"
+FIELDS = ("file", "model", "language", "response_format", "temperature", TIMES, "stream", "prompt")
+CONCURRENT_UPLOADS = 4
+"""Uploads that are read into memory at a time; others wait."""
 SENTENCE_ENDS = tuple(".?!。？！…")
 PAUSE = 1.0
 """Seconds between two words that end a segment."""
@@ -61,7 +64,7 @@ def add_to(app: FastAPI, queue: TranscriptionQueue, uploads: Path) -> None:
 
 def routes(queue: TranscriptionQueue, uploads: Path) -> APIRouter:
     """The router of `/v1`."""
-    router = APIRouter(prefix="/v1")
+    router, turns = APIRouter(prefix="/v1"), asyncio.Semaphore(CONCURRENT_UPLOADS)
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
@@ -74,17 +77,8 @@ def routes(queue: TranscriptionQueue, uploads: Path) -> APIRouter:
 
     @router.post("/audio/transcriptions")
     async def create(call: Call) -> Response:
-        try:
-            async with call.form(max_files=1, max_fields=len(FIELDS) + 1) as form:
-                asked = parse_form(form, queue)
-                data = await asked.file.read()
-        except ClientDisconnect as error:
-            raise Refusal(499, "the client disconnected") from error  # for the log: nobody receives it
-        if len(data) > LARGEST:
-            raise Refusal(413, f"the file has {len(data):,} bytes, at most {LARGEST:,} are accepted; send it compressed, or in parts")
-        suffix = Path(asked.file.filename or "").suffix.lower()
-        path = uploads / f"{secrets.token_hex(16)}{suffix if suffix in EXTENSIONS else ''}"
-        await asyncio.to_thread(files.write_bytes, path, data)
+        async with turns:
+            asked, path = await keep_recording(call, queue, uploads)
         try:
             request = TranscriptionRequest(path, asked.language)
             found = await await_first(call, queue.transcribe(asked.model, request, find_client(call)), "file")
@@ -97,6 +91,22 @@ def routes(queue: TranscriptionQueue, uploads: Path) -> APIRouter:
         raise Refusal(404, f"/v1/{path} does not exist; this server has {API_PATH} and /v1/models", "unknown_url")
 
     return router
+
+
+async def keep_recording(call: Call, queue: TranscriptionQueue, uploads: Path) -> tuple[TranscriptionCall, Path]:
+    """Read a request, and write its recording into `uploads`. Raises `Refusal` for one that cannot be fulfilled."""
+    try:
+        async with call.form(max_files=1, max_fields=len(FIELDS) + 1) as form:
+            asked = parse_form(form, queue)
+            data = await asked.file.read()
+    except ClientDisconnect as error:
+        raise Refusal(499, "the client disconnected") from error  # for the log: nobody receives it
+    if len(data) > LARGEST:
+        raise Refusal(413, f"the file has {len(data):,} bytes, at most {LARGEST:,} are accepted; send it compressed, or in parts")
+    suffix = Path(asked.file.filename or "").suffix.lower()
+    path = uploads / f"{secrets.token_hex(16)}{suffix if suffix in EXTENSIONS else ''}"
+    await asyncio.to_thread(files.write_bytes, path, data)
+    return asked, path
 
 
 async def _handle_http_error(_: Call, error: Exception) -> Response:
@@ -116,6 +126,8 @@ def parse_form(form: FormData, queue: TranscriptionQueue) -> TranscriptionCall:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise Refusal(400, "the field file must be a recording", "invalid_value", "file")
+    if repeated := [name for name in set(form) - {TIMES} if len(form.getlist(name)) > 1]:
+        raise Refusal(400, f"the field {repeated[0]} occurs more than once", "invalid_value", repeated[0])
     texts = {name: str(value) for name, value in form.items() if name != "file"}
     if "model" not in texts:
         raise Refusal(400, f"the field model is missing; models: {', '.join(queue.models)}", "invalid_value", "model")
@@ -128,16 +140,17 @@ def parse_form(form: FormData, queue: TranscriptionQueue) -> TranscriptionCall:
         raise Refusal(
             400, f"response_format {form_of_answer!r} is not supported; {', '.join(FORMATS)} are", "invalid_value", "response_format"
         )
-    name = "timestamp_granularities[]"
-    granularities = tuple(str(value) for value in form.getlist(name)) or GRANULARITIES[:1]
+    granularities = tuple(str(value) for value in form.getlist(TIMES))
     if wrong := [value for value in granularities if value not in GRANULARITIES]:
-        raise Refusal(400, f"{name} has {wrong[0]!r}, expected {' or '.join(GRANULARITIES)}", "invalid_value", name)
+        raise Refusal(400, f"{TIMES} has {wrong[0]!r}, expected {' or '.join(GRANULARITIES)}", "invalid_value", TIMES)
+    if granularities and form_of_answer != "verbose_json":
+        raise Refusal(400, f"{TIMES} needs response_format=verbose_json", "invalid_value", TIMES)
     served = queue.models[model]
     try:
         language = find_language(texts.get("language") or None, served.model) or served.language
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", "language") from None
-    return TranscriptionCall(file, model, language, form_of_answer, granularities)
+    return TranscriptionCall(file, model, language, form_of_answer, granularities or GRANULARITIES[:1])
 
 
 def render(found: Transcript, asked: TranscriptionCall) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def test_language_and_task_of_the_run_are_those_of_the_export(base: Path, englis
     assert "generation_config.json" not in plan.copy
     english = plan_export(english_base, WhisperState(language=None, task="transcribe"))
     assert "generation_config.json" not in english.files and "generation_config.json" in english.copy
+
+
+def test_a_base_without_the_tokens_of_languages_gets_them(base: Path, tmp_path: Path) -> None:
+    """Else transformers' `generate` fails with the language and the task of the run."""
+    expected = json.loads((base / "generation_config.json").read_text())
+    shutil.copytree(base, tmp_path / "base")
+    state, generation = WhisperState(language="de", task="transcribe"), tmp_path / "base" / "generation_config.json"
+    generation.unlink()
+    assert json.loads(plan_export(tmp_path / "base", state).files[generation.name]) == expected | state.as_json()
+    generation.write_text('{"max_length": 9}')
+    assert json.loads(plan_export(tmp_path / "base", state).files[generation.name]) == expected | state.as_json() | {"max_length": 9}
 
 
 def test_a_copy_of_the_embedding_in_the_base_is_left_out(base: Path) -> None:

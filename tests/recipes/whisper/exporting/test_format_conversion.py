@@ -14,6 +14,7 @@ from overtone.data_prep.transcription import whisper_engine
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.recipes.whisper.exporting import format_conversion
+from overtone.recipes.whisper.exporting.export_plan import read_defaults
 from overtone.recipes.whisper.exporting.format_conversion import choose_type, compare, make_conversion
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -34,6 +35,7 @@ def test_what_data_preparation_loads_computes_the_same(form: str, name: str, ful
     expected = encode(str(exported), mel)
     assert np.abs(encode(name.format(folder), mel) - expected).max() < 0.01 * np.abs(expected).max()
     assert (folder / "README.md").is_file() and not (folder / "model.safetensors").exists()
+    assert read_defaults(folder) == read_defaults(exported)
 
 
 def test_another_model_than_the_trained_one_is_refused(full_run: Path, exported: Path, tmp_path: Path) -> None:
@@ -48,6 +50,15 @@ def test_another_model_than_the_trained_one_is_refused(full_run: Path, exported:
         save_file(tensors, other / "model.safetensors", {"format": "pt"})
         with pytest.raises(UserError, match=f"{message} by .* of the largest value. Nothing was exported"):
             compare(other, converted, "float32")
+
+
+def test_a_value_that_the_type_cannot_hold_is_refused(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "large")
+    tensors = load_file(exported / "model.safetensors")
+    tensors["model.decoder.layer_norm.bias"][0] = 1e6
+    save_file(tensors, tmp_path / "large" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"decoder.ln.bias has values that f16 cannot hold. Nothing was exported; add --quantize f32"):
+        format_conversion.convert_to_openai(tmp_path / "large", tmp_path, "f16")
 
 
 def test_a_file_that_does_not_read_back_is_refused(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

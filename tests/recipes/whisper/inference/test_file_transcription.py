@@ -55,6 +55,12 @@ def test_an_export_of_any_format_is_loaded(file: str, name: str, tmp_path: Path,
     assert file_transcription.load_model(tmp_path) == (name.format(tmp_path), "--model")
 
 
+def test_a_model_that_translates_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"task": "translate"}')
+    with pytest.raises(UserError, match="was trained to translate, and `generate` and `serve` only transcribe"):
+        file_transcription.read_transcription_defaults(tmp_path)
+
+
 def test_languages_are_known_by_name_and_code(exported: Path, english_base: Path) -> None:
     model = file_transcription.load_model(exported)
     assert [file_transcription.find_language(given, model) for given in (None, "DE", "german", "castilian")] == [

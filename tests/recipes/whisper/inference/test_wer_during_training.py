@@ -59,6 +59,20 @@ def test_files_without_rows_are_refused_and_segments_are_a_text(tmp_path: Path) 
             wer_during_training.read_rows(path, PROCESSOR)
     segments = [{"start": 0, "end": 1, "text": "Good"}, {"start": 1, "end": 2, "text": "day."}]
     assert wer_during_training.read_text({"segments": segments}) == "Good day."
+    assert wer_during_training.read_text({"text": None, "segments": segments}) == "Good day."
+
+
+def test_rows_are_transcribed_in_groups_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = wer_during_training.read_rows(write_clips(tmp_path), PROCESSOR)
+    groups = list[int]()
+
+    def transcribe(_: object, clips: list[object]) -> list[str]:
+        groups.append(len(clips))
+        return [f"{len(groups)}.{number}" for number in range(len(clips))]
+
+    monkeypatch.setattr(wer_during_training, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(wer_during_training, "transcribe_clips", transcribe)
+    assert [*wer_during_training.transcribe_rows(None, rows, 80)] == ["1.0", "1.1", "1.2", "2.0"] and groups == [3, 1]
 
 
 @pytest.mark.slow

@@ -133,6 +133,20 @@ def test_a_row_that_cannot_be_learned_is_explained(row: dict[str, Any], message:
         read_tone(tmp_path, **row)
 
 
+def test_a_text_that_just_fits_is_learned(tmp_path: Path) -> None:
+    """444 words: the decoder gets its 448 positions, the end included."""
+    assert len(read_tone(tmp_path, text="word " * 443)["ids"]) == 448
+    with pytest.raises(UserError, match="the text has 449 tokens"):
+        read_tone(tmp_path, text="word " * 444)
+
+
+def test_a_translation_is_written_as_english() -> None:
+    """After a space, although the language that is spoken has none between words."""
+    spoken = lay_out({"text": "Good day.", "language": "zh", "task": "translate"}, PROCESSOR, 1.0)[0]
+    english = lay_out({"text": "Good day.", "language": "en"}, PROCESSOR, 1.0)[0]
+    assert spoken[4:] == english[4:] and spoken[:4] != english[:4]
+
+
 def test_a_clip_of_more_than_30_seconds_or_without_sound_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the clip 'a.wav' has 30.01 s, and Whisper takes 30 s; cut it"):
         read_tone(tmp_path, 30.01)

@@ -78,12 +78,19 @@ def test_a_segment_ends_with_a_sentence_or_before_a_pause() -> None:
         ({"language": "klingon"}, "language"),
         ({"chunking_strategy": "auto"}, "chunking_strategy"),
         ({"timestamp_granularities[]": "letter"}, "timestamp_granularities[]"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]"),
         ({"model": "other"}, "model"),
     ],
 )
 def test_what_is_not_supported_is_refused_and_not_ignored(client: TestClient, given: Given, fields: dict[str, str], param: str) -> None:
     answer = post(client, **fields)
     assert answer.status_code in (400, 404) and answer.json()["error"]["param"] == param and given == []
+
+
+def test_a_repeated_field_is_refused(client: TestClient, given: Given) -> None:
+    files = [("file", ("a.wav", b"sound")), *(("language", (None, code)) for code in ("de", "en")), ("model", (None, "mine"))]
+    answer = client.post("/v1/audio/transcriptions", files=files)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "language" and given == []
 
 
 def test_a_request_without_a_recording_or_model_is_refused(client: TestClient) -> None:
