@@ -62,8 +62,9 @@ def run(argv: list[str]) -> int:
         "runs",
         ("run", "recipe", "state", "step", "best evaluation", "size"),
         [
-            (str(one.folder), one.recipe, describe_state(one), describe_step(one), describe_best(one), describe_bytes(one.bytes))
+            (str(one.folder), one.recipe, describe_state(one), step, describe_best(one), describe_bytes(one.bytes))
             for one in runs
+            for step in [str(one.step) if one.total is None else f"{one.step}/{one.total}"]
         ],
     )
     print_table(
@@ -103,10 +104,6 @@ def summarize_export(folder: Path) -> ExportSummary:
 
 def describe_state(run: RunSummary) -> str:
     return f"{run.state} ({run.reason})" if run.reason else run.state
-
-
-def describe_step(run: RunSummary) -> str:
-    return f"{run.step}/{run.total}" if run.total is not None else str(run.step)
 
 
 def describe_best(run: RunSummary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from ..options import Options
 
 OPTION = "--model"
 """Option that messages name."""
+
+
+class ModelFailedError(Exception):
+    """The model failed on a part of a recording that was decoded."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,10 @@ def generate(folder: Path, argv: list[str]) -> int:
     language = find_language(options.language or defaults.language, model)
     with files.temporary_folder("overtone-transcribe") as temporary, AudioDecoder(temporary) as decoder:
         for path in options.audio:
-            found = transcribe_file(model, decoder, path, language)
+            try:
+                found = transcribe_file(model, decoder, path, path.name, language)
+            except ModelFailedError as error:
+                raise UserError(str(error)) from error
             if len(options.audio) > 1:
                 print_line(f"{path}:")
             if options.words:
@@ -110,18 +118,29 @@ def find_language(given: str | None, model: Any) -> str | None:
     return name
 
 
-def transcribe_file(model: Any, decoder: AudioDecoder, path: Path, language: str | None, limits: AudioLimits = RECORDING) -> Transcript:
-    """The words of a recording. `language`: Whisper's name, or None to detect it. Raises `UserError` for a file that cannot be decoded, and
-    if the model fails."""
+def transcribe_file(
+    model: Any,
+    decoder: AudioDecoder,
+    path: Path,
+    name: str,
+    language: str | None,
+    limits: AudioLimits = RECORDING,
+    check: Callable[[], None] = lambda: None,
+) -> Transcript:
+    """The words of a recording. `name`: what messages call it. `language`: Whisper's name, or None to detect it. `check`: called before and
+    after decoding, and after each batch of the model; what it raises ends the work. Raises `UserError` for a file that cannot be decoded,
+    and `ModelFailedError`."""
+    check()
     try:
         track = decoder.probe(path, limits)
         master, speech = decoder.load(path, track)
     except (AudioError, OSError) as error:
-        raise UserError(f"{path.name!r} cannot be transcribed ({error}); give a recording that plays elsewhere") from error
+        raise UserError(f"{name!r} cannot be transcribed ({error}); give a recording that plays elsewhere") from error
+    check()
     windows = vad.make_windows(vad.find_speech(vad.load_vad(), speech, len(master.samples)), master)
-    units = whisper_engine.transcribe_recording(model, speech, windows, language)
+    units = whisper_engine.transcribe_recording(model, speech, windows, language, report=lambda _: check())
     if failed := next((unit for unit in units if unit.error), None):
-        raise UserError(f"{path.name!r}: the model failed at {failed.start / MASTER_RATE:.1f} s ({failed.error})")
+        raise ModelFailedError(f"{name!r}: the model failed at {failed.start / MASTER_RATE:.1f} s ({failed.error})")
     spoken = [unit.heard.language for unit in units if unit.heard is not None]
     return Transcript(
         words=[TimedWord(unit.text, unit.start / MASTER_RATE, unit.stop / MASTER_RATE) for unit in units],

@@ -19,7 +19,10 @@ def check_vocabulary(base: Path, processor: RecognizerProcessor) -> None:
         if not (base / name).is_file():
             continue
         content = read_object(base / name)
-        found = content if name == VOCABULARY else content.get("model", {}).get("vocab", {})
+        model = content if name == VOCABULARY else content.get("model")
+        found = model.get("vocab") if name == TOKENIZER and isinstance(model, dict) else model
+        if not isinstance(found, dict):
+            raise UserError(f"{base / name} has no vocabulary; download the model again, or give another")
         differing = [token for token, number in expected.items() if found.get(token) != number]
         if differing:
             raise UserError(

@@ -20,7 +20,7 @@ def test_words_are_joined_and_timed(
 ) -> None:
     path = write_tone(tmp_path / "a.wav", seconds=2.0)
     units = [TextUnit(text=" Good", start=2400, stop=12_000, heard=SCORES), TextUnit(text=" day.", start=12_000, stop=24_000, heard=SCORES)]
-    monkeypatch.setattr(file_transcription.whisper_engine, "transcribe_recording", lambda *_: units)
+    monkeypatch.setattr(file_transcription.whisper_engine, "transcribe_recording", lambda *_, report: units)
     assert file_transcription.generate(exported, ["--audio", str(path)]) == 0
     assert capsys.readouterr().out == "Good day.\n"
     assert file_transcription.generate(exported, ["--audio", str(path), "--words"]) == 0
@@ -43,7 +43,7 @@ def test_files_that_cannot_be_decoded_are_explained(exported: Path, tmp_path: Pa
 def test_a_failure_of_the_model_is_not_an_empty_text(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tone(tmp_path / "a.wav", seconds=2.0)
     failed = [TextUnit(text="", start=24_000, stop=48_000, error="out of memory")]
-    monkeypatch.setattr(file_transcription.whisper_engine, "transcribe_recording", lambda *_: failed)
+    monkeypatch.setattr(file_transcription.whisper_engine, "transcribe_recording", lambda *_, report: failed)
     with pytest.raises(UserError, match=r"'a.wav': the model failed at 1.0 s \(out of memory\)"):
         file_transcription.generate(exported, ["--audio", str(path)])
 

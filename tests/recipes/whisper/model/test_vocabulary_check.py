@@ -22,3 +22,10 @@ def test_the_released_vocabulary_passes_and_another_one_does_not(base: Path, tmp
     (tmp_path / "vocab.json").write_text(json.dumps(tokens))
     with pytest.raises(UserError, match=r"vocab.json: 2 tokens have other numbers than in Whisper \('Ġthe' is \d+, expected \d+\)"):
         check_vocabulary(tmp_path, PROCESSOR)
+
+
+@pytest.mark.parametrize("content", [{}, {"model": []}, {"model": {"vocab": 3}}])
+def test_a_tokenizer_without_a_vocabulary_is_refused(tmp_path: Path, content: object) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer.json has no vocabulary"):
+        check_vocabulary(tmp_path, PROCESSOR)

@@ -13,7 +13,7 @@ WORDS = [TimedWord(" Good", 0.1, 0.5), TimedWord(" day.", 0.5, 1.0), TimedWord("
 FOUND = Transcript(WORDS, "english", 3.5)
 
 
-def make_queue(multilingual: bool = True) -> TranscriptionQueue:
+def make_queue(multilingual: bool = True, deadline: float = 60.0) -> TranscriptionQueue:
     decoder: Any = None
     served = ServedRecognizer(SimpleNamespace(is_multilingual=multilingual), 7, None)
-    return TranscriptionQueue({"mine": served}, decoder, RECORDING, 4, 60.0, {"exports/mine": "mine"})
+    return TranscriptionQueue({"mine": served}, decoder, RECORDING, 4, deadline, {"exports/mine": "mine"})

@@ -23,7 +23,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     """Path, content and language of the recordings that were transcribed."""
     seen: Given = []
 
-    def transcribe(_: Any, __: Any, path: Path, language: str | None, ___: Any) -> Transcript:
+    def transcribe(_: Any, __: Any, path: Path, ___: str, language: str | None, *____: Any) -> Transcript:
         seen.append((path, path.read_bytes(), language))
         return FOUND
 
