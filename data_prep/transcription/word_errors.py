@@ -11,8 +11,8 @@ from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.manifest import AUTO
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 
-WITHOUT_SPACES = ("chinese", "japanese", "thai")
-"""Languages whose words are not separated: every character counts as a word."""
+WITHOUT_SPACES = frozenset({"cantonese", "chinese", "japanese", "lao", "myanmar", "thai"})
+"""Languages whose words are not separated, as openai-whisper's tokenizer lists them: every character counts as a word."""
 EDGE_TOLERANCE = MASTER_RATE * 2 // 5
 """Error of Whisper's word times in samples: a word this near to an end of the clip counts only if it is in the text."""
 

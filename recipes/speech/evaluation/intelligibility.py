@@ -23,9 +23,9 @@ from overtone.data_prep.parallel.devices import choose_device
 from overtone.data_prep.segmentation import vad
 from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
+from overtone.data_prep.transcription.word_errors import WITHOUT_SPACES
 from overtone.finetune.errors import UserError
 
-WITHOUT_SPACES = frozenset({"chinese", "japanese"})
 RETRY_PAUSES = (0.3, 1.0)
 """Seconds of silence before a clip that is transcribed again."""
 

@@ -42,6 +42,13 @@ def test_languages_without_spaces_are_compared_by_character() -> None:
     )
 
 
+@pytest.mark.parametrize(("language", "text"), [("cantonese", "你好世界"), ("thai", "กขคง"), ("lao", "ກຂຄງ"), ("myanmar", "ကခဂဃ")])
+def test_a_language_without_spaces_is_compared_by_characters(language: str, text: str) -> None:
+    """One of four characters is missing, and not the only word."""
+    found = intelligibility.count_errors(text, text[:3], language)
+    assert found is not None and (found.words, found.wrong_words) == (4, 1)
+
+
 def test_a_text_that_is_empty_after_normalisation_has_no_errors() -> None:
     assert intelligibility.count_errors("(laughs)", "ha", "english") is None
 
