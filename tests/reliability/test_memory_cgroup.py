@@ -90,7 +90,8 @@ def test_a_rank_that_the_kernel_kills_is_named_and_the_run_resumes(group: Path, 
     port = loopback.free_port()
     ranks = [victims.begin(train_in_group, group, rank, RANKS, port, witness, arguments(tmp_path, run), None) for rank in range(RANKS)]
     codes, said = victims.wait(ranks), victims.said(witness)
-    assert codes == [2, -9] and "Traceback" not in said, (codes, said)
+    # 2 if the loop meets the report of the failure first, 1 if a collective breaks first.
+    assert codes[0] in (1, 2) and codes[1] == -9 and "Traceback" not in said, (codes, said)
     assert f"rank {KILLED} (process {ranks[KILLED].pid} on " in said, said
     # It says SIGKILL only if the parent has not collected the status before the other rank reads it.
     assert re.search(rf" after step ({GREEDY_STEP - 1}|{GREEDY_STEP})\b", said), said

@@ -2774,8 +2774,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/speech/selection/candidate_ranking.py",
-        "at == 0 or not against.is_clear, dominator",
-        "at == 0, dominator",
+        "at == 0 or (against.low is not None and not against.is_clear)",
+        "at == 0",
         "tests/recipes/speech/selection/test_candidate_ranking.py::test_a_tie_is_called_a_tie_and_the_simplest_is_chosen",
         "noise decides between checkpoints, and the largest strength is exported",
     ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, Array, Interval, draw_subsets, find_interval
+from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, Array, Interval, draw_subsets, find_interval, least_texts
 
 WER, SIMILARITY, PACE, ENDINGS = "wer", "similarity", "pace", "endings"
 MEASURES = (WER, SIMILARITY, PACE, ENDINGS)
@@ -34,7 +34,7 @@ class Ranking:
     against_best: Interval
     """Cost minus that of the best candidate."""
     tied: bool
-    """True unless that interval excludes zero; the best candidate is, too."""
+    """True if there is such an interval and it does not exclude zero; the best candidate is, too."""
     dominated_by: str | None
     """A candidate that is clearly better by at least one measure and clearly worse by none, and costs less; None: on the front."""
 
@@ -48,7 +48,9 @@ class SelectionDecision:
     best: str
     """The candidate with the lowest cost."""
     chosen: str
-    """The simplest of those that are tied with it and on the front."""
+    """The simplest of those that are tied with it and on the front; without verdicts, the best one."""
+    has_verdicts: bool = True
+    """False if the texts are too few to show that any of so many candidates is worse."""
 
     @property
     def tied(self) -> list[str]:
@@ -81,9 +83,11 @@ def decide(parts: Mapping[str, Array], weights: Mapping[str, float], simplest: S
             measure: None if math.isnan(value) else float(value)
             for measure, value in zip(MEASURES, values_of(parts[name].sum(axis=0)), strict=True)
         }
-        rankings.append(Ranking(name, values, costs[name], against, at == 0 or not against.is_clear, dominator))
+        tied = at == 0 or (against.low is not None and not against.is_clear)
+        rankings.append(Ranking(name, values, costs[name], against, tied, dominator))
     candidates = {one.name for one in rankings if one.tied and one.dominated_by is None}
-    return SelectionDecision(rankings, order[0], next(name for name in simplest if name in candidates))
+    chosen = next(name for name in simplest if name in candidates)
+    return SelectionDecision(rankings, order[0], chosen, texts >= least_texts(pairs))
 
 
 def count_pairs(candidates: int) -> int:

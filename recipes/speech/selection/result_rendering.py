@@ -28,7 +28,7 @@ METHOD = (
     "intervals of differences: inverted sign-flip tests over the texts, whose ends are values of subsets (Hartigan 1969); all pairs of "
     "candidates share the 5 % equally (Dunn 1961). Tied: the interval of the cost minus that of the best does not exclude zero. Front: no "
     "candidate of lower cost is clearly better by one measure and clearly worse by none. Chosen: of the tied ones on the front, the "
-    "smallest strength, then the earliest step."
+    "smallest strength, then the earliest step; with too few texts for a verdict, the lowest cost."
 )
 TITLES = {WER: "WER %", SIMILARITY: "similarity", PACE: "pace", ENDINGS: "bad endings %"}
 SCALE = {WER: 100.0, SIMILARITY: 1.0, PACE: 1.0, ENDINGS: 100.0}
@@ -68,6 +68,8 @@ def explain_choice(decision: SelectionDecision) -> str:
     cost = f"cost {chosen.cost:.3f}"
     if len(decision.rankings) == 1:
         return f"{chosen.name} ({cost}) is the only candidate"
+    if not decision.has_verdicts:
+        return f"{chosen.name} has the lowest cost of {len(decision.rankings)} candidates ({cost}); the texts are too few for a verdict"
     others = [name for name in decision.tied if name != decision.best]
     if not others:
         return f"{chosen.name} is the best of {len(decision.rankings)} candidates ({cost}); all others are clearly worse"
@@ -93,9 +95,12 @@ def format_value(measure: str, value: float | None) -> str:
 
 def describe_verdict(one: Ranking, decision: SelectionDecision) -> str:
     """Describe a candidate by its difference from the best one."""
-    words = ["lowest cost"] if one.name == decision.best else [f"{'tied' if one.tied else 'worse'}, {one.against_best.value:+.3f}"]
-    if one.name != decision.best:
-        words[0] += f" ({found.low:+.3f} to {found.high:+.3f})" if (found := one.against_best).low is not None else " (too few texts)"
+    found = one.against_best
+    words = ["lowest cost"]
+    if one.name != decision.best and found.low is None:
+        words = [f"{found.value:+.3f} (too few texts)"]
+    elif one.name != decision.best:
+        words = [f"{'tied' if one.tied else 'worse'}, {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"]
     return ", ".join([*words, *(["chosen"] if one.name == decision.chosen else [])])
 
 

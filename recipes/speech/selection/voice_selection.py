@@ -279,7 +279,8 @@ def make_result(
         notes.append(f"Pace was measured on {len(expected)} of {len(plan.texts.items)} texts: the others' speakers have no recordings.")
     if len(plan.texts.items) < (least := least_texts(count_pairs(len(clips)))):
         notes.append(
-            f"{len(plan.texts.items)} texts cannot show which of {len(clips)} candidates is worse, so all are tied; give {least} or more."
+            f"{len(plan.texts.items)} texts cannot show which of {len(clips)} candidates is worse, so the lowest cost is chosen; "
+            f"give {least} or more."
         )
     if not expected:
         weights = {**weights, PACE: 0.0}

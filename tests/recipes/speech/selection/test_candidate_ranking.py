@@ -131,10 +131,10 @@ def test_pairs_of_candidates_share_the_error() -> None:
     assert pair.low is not None and among.low is not None and among.value - among.low > 1.3 * (pair.value - pair.low)
 
 
-def test_too_few_texts_for_the_number_of_candidates_make_all_tied() -> None:
+def test_with_too_few_texts_for_the_number_of_candidates_the_lowest_cost_is_chosen() -> None:
     parts = {str(wrong): voice(wrong, 0.7, texts=6) for wrong in range(4)}
-    decision = decide(parts, DEFAULT_WEIGHTS, [*parts])
-    assert decision.tied == [*parts] == decision.front
+    decision = decide(parts, DEFAULT_WEIGHTS, [*parts][::-1])
+    assert (decision.chosen, decision.tied, decision.front, decision.has_verdicts) == ("0", ["0"], [*parts], False)
     assert decision.rankings[3].against_best == Interval(pytest.approx(0.3), None, None)
     assert decide({name: parts[name] for name in "03"}, DEFAULT_WEIGHTS, ["0", "3"]).tied == ["0"]
 
