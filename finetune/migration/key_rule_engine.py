@@ -98,7 +98,7 @@ def judge(rules: Rules, key: str, value: JsonValue, given: Given) -> KeyOutcome:
 def parse_number(value: JsonValue) -> float:
     """A number, or a text with one. Raises `TypeError` or `ValueError` for anything else."""
     if not isinstance(value, int | float | str):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 

@@ -66,8 +66,10 @@ def load_base(loaded: Loaded, model: nn.Module, path: str | None, dtype: torch.d
 
 
 def add_term(recipe: Recipe, weight: float, base: nn.Module | None) -> Recipe:
-    """The recipe with one more term in its loss, and in the counts of its batches. `base`: from `load_base`; None: the model itself without
-    its adapters."""
+    """The recipe with one more term in its loss, and in the counts of its batches; unchanged with a weight of 0. `base`: from `load_base`;
+    None: the model itself without its adapters."""
+    if not weight:
+        return recipe
     comparison = recipe.base_distance
     assert comparison is not None  # `check`
 

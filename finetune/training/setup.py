@@ -93,8 +93,7 @@ def build(
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
     base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
-    if config.train.base_distance:
-        recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
+    recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     if base_kl_loss.needs_reference(config.options, recipe):
         recipe = base_kl_loss.add_reference(recipe, base)
     identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)

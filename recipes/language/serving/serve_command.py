@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +32,8 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     check_server_options(args, ("max_new_tokens", "context"))
     require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
     from overtone.recipes.serving.access_control import load_access_policy
-    from overtone.recipes.serving.draining_server import DrainingServer
     from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.served_app import run_app
 
     named = name_models(folders)
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
@@ -43,16 +42,7 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
         opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         chats = load_models(named, args, list_typed_names(folders))
         opened.callback(chats.close)
-        protection = ", protected by a token" if policy.token else ""
-        announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
-        make_server = partial(
-            DrainingServer,
-            is_busy=lambda: chats.pending + chats.metrics.open_calls > 0,
-            refuse_new=chats.refuse_new,
-            fail_waiting=chats.fail_waiting,
-            drain_seconds=args.drain_seconds,
-        )
-        web_server.run_server(build_app(chats, policy), address.host, address.port, announcement, make_server, policy.proxies)
+        run_app(build_app(chats, policy), chats, address, policy, args.drain_seconds, f"{address.url}/v1")
     print_line("serve: stopped")
     return 0
 
@@ -103,28 +93,10 @@ def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) 
 
 def build_app(chats: ChatQueue, policy: AccessPolicy) -> FastAPI:
     """The API with access control."""
-    from fastapi import FastAPI
-    from starlette.middleware import Middleware
-
-    from overtone.data_prep.pages.request_validation import add_request_guard
-    from overtone.recipes.serving import draining_server
-    from overtone.recipes.serving.access_control import AccessControl
-    from overtone.recipes.serving.api_errors import to_refusal
+    from overtone.recipes.serving.served_app import make_app
 
     from . import chat_api
 
-    middleware = [
-        Middleware(chats.metrics.count_responses),
-        Middleware(web_server.add_security_headers),
-        Middleware(
-            add_request_guard,
-            routes=(*chat_api.ROUTES, *draining_server.ROUTES),
-            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
-            answer=lambda rejected: to_refusal(rejected).response(),
-            proxies=policy.proxies,
-        ),
-    ]
-    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    app = make_app(chats, policy, chat_api.ROUTES)
     chat_api.add_to(app, chats)
-    app.include_router(draining_server.status_routes(chats))
     return app

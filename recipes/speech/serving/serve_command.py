@@ -9,7 +9,6 @@ import argparse
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +36,8 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     args = parse(argv)
     require_packages(("gradio", "fastapi", "uvicorn", "av", "prometheus_client"), "overtone[voice,serve]")
     from overtone.recipes.serving.access_control import load_access_policy
-    from overtone.recipes.serving.draining_server import DrainingServer
     from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.served_app import run_app
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.uploaded_clips import Clips
 
@@ -57,16 +56,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
         speech = load_models(exports, args, list_typed_names(folders))
         opened.callback(speech.close)
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
-        protection = ", protected by a token" if policy.token else ""
-        announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
-        make_server = partial(
-            DrainingServer,
-            is_busy=lambda: speech.pending + speech.metrics.open_calls > 0,
-            refuse_new=speech.refuse_new,
-            fail_waiting=speech.fail_waiting,
-            drain_seconds=args.drain_seconds,
-        )
-        web_server.run_server(app, address.host, address.port, announcement, make_server, policy.proxies)
+        run_app(app, speech, address, policy, args.drain_seconds, address.url, f"   API: {address.url}/v1")
     print_line("serve: stopped")
     return 0
 
@@ -108,34 +98,17 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, ty
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
     """Build one app with the API, the page and access control."""
     import gradio
-    from fastapi import FastAPI
-    from starlette.middleware import Middleware
 
     from overtone.data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
-    from overtone.data_prep.pages.request_validation import add_request_guard
-    from overtone.recipes.serving import draining_server
-    from overtone.recipes.serving.access_control import AccessControl
-    from overtone.recipes.serving.api_errors import to_refusal
+    from overtone.recipes.serving.served_app import make_app
     from overtone.recipes.speech.serving import openai_api, uploads
     from overtone.recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))
-    routes = (*openai_api.ROUTES, *draining_server.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
-    middleware = [
-        Middleware(speech.metrics.count_responses),
-        Middleware(web_server.add_security_headers),
-        Middleware(
-            add_request_guard,
-            routes=routes,
-            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
-            answer=lambda rejected: to_refusal(rejected).response(),
-            proxies=policy.proxies,
-        ),
-    ]
-    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
+    routes = (*openai_api.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
+    app = make_app(speech, policy, routes, clips.sweeping)
     openai_api.add_to(app, speech, limits, clips)
-    app.include_router(draining_server.status_routes(speech))
     app.include_router(uploads.upload_routes(clips))
     add_files(app, clips.find)
     return gradio.mount_gradio_app(

@@ -135,7 +135,7 @@ def transcribe_file(
         track = decoder.probe(path, limits)
         master, speech = decoder.load(path, track)
     except (AudioError, OSError) as error:
-        raise UserError(f"{name!r} cannot be transcribed ({error}); give a recording that plays elsewhere") from error
+        raise UserError(f"{name!r} cannot be transcribed ({error}); give a recording that other programs play") from error
     check()
     windows = vad.make_windows(vad.find_speech(vad.load_vad(), speech, len(master.samples)), master)
     units = whisper_engine.transcribe_recording(model, speech, windows, language, report=lambda _: check())

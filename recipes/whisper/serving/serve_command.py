@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +37,8 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
     from overtone.data_prep.audio.waveform import AudioLimits
     from overtone.recipes.serving.access_control import load_access_policy
-    from overtone.recipes.serving.draining_server import DrainingServer
     from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.served_app import run_app
 
     from .transcription_queue import TranscriptionQueue
 
@@ -54,16 +53,7 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
         limits = AudioLimits(seconds=args.max_seconds, channels=MOST_CHANNELS, samples=args.max_seconds * MOST_CHANNELS * HIGHEST_RATE)
         queue = TranscriptionQueue(models, decoder, limits, args.queue, args.deadline_seconds, list_typed_names(folders))
         opened.callback(queue.close)
-        protection = ", protected by a token" if policy.token else ""
-        announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
-        make_server = partial(
-            DrainingServer,
-            is_busy=lambda: queue.pending + queue.metrics.open_calls > 0,
-            refuse_new=queue.refuse_new,
-            fail_waiting=queue.fail_waiting,
-            drain_seconds=args.drain_seconds,
-        )
-        web_server.run_server(build_app(queue, policy, uploads), address.host, address.port, announcement, make_server, policy.proxies)
+        run_app(build_app(queue, policy, uploads), queue, address, policy, args.drain_seconds, f"{address.url}/v1")
     print_line("serve: stopped")
     return 0
 
@@ -81,28 +71,10 @@ def load_served(name: str, folder: Path) -> ServedRecognizer:
 
 def build_app(queue: TranscriptionQueue, policy: AccessPolicy, uploads: Path) -> FastAPI:
     """The API with access control."""
-    from fastapi import FastAPI
-    from starlette.middleware import Middleware
-
-    from overtone.data_prep.pages.request_validation import add_request_guard
-    from overtone.recipes.serving import draining_server
-    from overtone.recipes.serving.access_control import AccessControl
-    from overtone.recipes.serving.api_errors import to_refusal
+    from overtone.recipes.serving.served_app import make_app
 
     from . import transcription_api
 
-    middleware = [
-        Middleware(queue.metrics.count_responses),
-        Middleware(web_server.add_security_headers),
-        Middleware(
-            add_request_guard,
-            routes=(*transcription_api.ROUTES, *draining_server.ROUTES),
-            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
-            answer=lambda rejected: to_refusal(rejected).response(),
-            proxies=policy.proxies,
-        ),
-    ]
-    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    app = make_app(queue, policy, transcription_api.ROUTES)
     transcription_api.add_to(app, queue, uploads)
-    app.include_router(draining_server.status_routes(queue))
     return app
