@@ -21,10 +21,10 @@ from overtone.recipes.language import collation, loss_assumption_checks, loss_ma
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
+from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_pair
 
 from .options import REFERENCED, Objective, Options
 from .preference_objectives import OBJECTIVES, Scores, Strengths, find_rewards
-from .preference_rows import list_unused_parts, tokenize_pair
 from .state import PreferenceState
 from .verbs import INFERENCE
 

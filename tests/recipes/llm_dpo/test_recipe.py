@@ -23,7 +23,8 @@ from overtone.finetune.recipe import REFERENCE, Batch, Sample
 from overtone.finetune.training import setup
 from overtone.recipes.language import collation, varlen_attention
 from overtone.recipes.language.causal_model import CausalModel
-from overtone.recipes.llm_dpo import preference_rows, recipe
+from overtone.recipes.language.preferences import preference_rows
+from overtone.recipes.llm_dpo import recipe
 from overtone.recipes.llm_dpo.options import Options
 from overtone.recipes.llm_dpo.recipe import RECIPE
 from tests.finetune import tiny

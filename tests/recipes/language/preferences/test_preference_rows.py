@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_dpo.preference_rows`: each form of a pair, and what is refused."""
+"""Tests of `overtone.recipes.language.preferences.preference_rows`: each form of a pair, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.llm_dpo.preference_rows import list_unused_parts, tokenize_pair
+from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_pair
 from tests.recipes.llm_sft import families
 
 GREETING = {"role": "user", "content": "Good day."}
