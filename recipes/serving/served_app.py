@@ -1,10 +1,13 @@
-"""The app that all servers share: access control, counted requests, and the routes that report its state; and how it is run."""
+"""The app that all servers share: access control, counted requests, routes that report its state; its address, and how it is run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -12,9 +15,10 @@ from starlette.middleware import Middleware
 
 from overtone.data_prep.pages import web_server
 from overtone.data_prep.pages.request_validation import Route, add_request_guard
+from overtone.finetune.terminal import print_line
 
 from . import draining_server
-from .access_control import AccessControl, AccessPolicy
+from .access_control import AccessControl, AccessPolicy, load_access_policy
 from .api_errors import to_refusal
 from .draining_server import DrainableQueue, DrainingServer
 from .server_options import Address
@@ -54,17 +58,40 @@ def make_app(
     return app
 
 
-def run_app(
-    app: FastAPI, queue: ServedQueue, address: Address, policy: AccessPolicy, drain_seconds: float, entry: str, more: str = ""
-) -> None:
-    """Serve until SIGTERM or Ctrl-C. `entry`: the address that is printed first; `more`: what follows it."""
-    make_server = partial(
-        DrainingServer,
-        is_busy=lambda: queue.pending + queue.metrics.open_calls > 0,
-        refuse_new=queue.refuse_new,
-        fail_waiting=queue.fail_waiting,
-        drain_seconds=drain_seconds,
-    )
-    protection = ", protected by a token" if policy.token else ""
-    announcement = f"serve: {entry}{protection}{more}   (stop with Ctrl-C)"
-    web_server.run_server(app, address.host, address.port, announcement, make_server, policy.proxies)
+@dataclass(frozen=True)
+class ServerAccess:
+    """The free address of a server, and the conditions for its requests."""
+
+    address: Address
+    policy: AccessPolicy
+    drain_seconds: float
+    """Longest time to complete waiting requests when the server stops."""
+
+    @contextmanager
+    def open_session(self) -> Iterator[Path]:
+        """The private folder of the server, for its temporary files; it is removed at the end. Enter it before models are loaded, so that
+        the message that the server has stopped comes after they are closed."""
+        with web_server.open_private_folder(f"overtone-serve-{self.address.host}-{self.address.port}") as folder:
+            yield folder
+        print_line("serve: stopped")
+
+    def run(self, app: FastAPI, queue: ServedQueue, entry: str, more: str = "") -> None:
+        """Serve until SIGTERM or Ctrl-C. `entry`: the address that is printed first; `more`: what follows it."""
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: queue.pending + queue.metrics.open_calls > 0,
+            refuse_new=queue.refuse_new,
+            fail_waiting=queue.fail_waiting,
+            drain_seconds=self.drain_seconds,
+        )
+        protection = ", protected by a token" if self.policy.token else ""
+        announcement = f"serve: {entry}{protection}{more}   (stop with Ctrl-C)"
+        web_server.run_server(app, self.address.host, self.address.port, announcement, make_server, self.policy.proxies)
+
+
+def check_access(args: argparse.Namespace) -> ServerAccess:
+    """Address and access by the options of `add_server_options`. Raises `UserError` if the address is taken, or if it would admit other
+    machines without a token."""
+    policy = load_access_policy(args.host, args.token_file, args.trusted_proxy)
+    web_server.require_free_port(args.port, args.host)
+    return ServerAccess(Address(args.host, args.port), policy, args.drain_seconds)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.pages import web_server
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError
 from overtone.finetune.terminal import print_line
-from overtone.recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
+from overtone.recipes.serving.server_options import add_server_options, check_server_options, require_packages
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,19 +30,12 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     args = parse_arguments(make_serve_parser(), argv)
     check_server_options(args, ("max_new_tokens", "context"))
     require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
-    from overtone.recipes.serving.access_control import load_access_policy
     from overtone.recipes.serving.model_names import list_typed_names, name_models
-    from overtone.recipes.serving.served_app import run_app
+    from overtone.recipes.serving.served_app import check_access
 
-    named = name_models(folders)
-    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
-    web_server.require_free_port(address.port, address.host)
-    with ExitStack() as opened:
-        opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
-        chats = load_models(named, args, list_typed_names(folders))
-        opened.callback(chats.close)
-        run_app(build_app(chats, policy), chats, address, policy, args.drain_seconds, f"{address.url}/v1")
-    print_line("serve: stopped")
+    named, access = name_models(folders), check_access(args)
+    with access.open_session(), closing(load_models(named, args, list_typed_names(folders))) as chats:
+        access.run(build_app(chats, access.policy), chats, f"{access.address.url}/v1")
     return 0
 
 

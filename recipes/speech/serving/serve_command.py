@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from overtone.data_prep.pages import web_server
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_line
-from overtone.recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
+from overtone.recipes.serving.server_options import add_server_options, check_server_options, require_packages
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,29 +35,26 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     """
     args = parse(argv)
     require_packages(("gradio", "fastapi", "uvicorn", "av", "prometheus_client"), "overtone[voice,serve]")
-    from overtone.recipes.serving.access_control import load_access_policy
     from overtone.recipes.serving.model_names import list_typed_names, name_models
-    from overtone.recipes.serving.served_app import run_app
+    from overtone.recipes.serving.served_app import check_access
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.uploaded_clips import Clips
 
     folders = {**folders, **({args.base: resolve_model("--base", args.base)} if args.base else {})}
     exports = {name: inspect(folder) for name, folder in name_models(folders).items()}
-    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
-    web_server.require_free_port(address.port, address.host)
+    access = check_access(args)
+    url = access.address.url
     if args.blind is not None:
         from overtone.recipes.speech.serving import blind_server
 
-        return blind_server.serve_blind(exports, address.url, policy, args)
-    with ExitStack() as opened:
-        folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
-        clips = Clips(folder / "clips")
-        opened.callback(clips.close)
-        speech = load_models(exports, args, list_typed_names(folders))
-        opened.callback(speech.close)
-        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
-        run_app(app, speech, address, policy, args.drain_seconds, address.url, f"   API: {address.url}/v1")
-    print_line("serve: stopped")
+        return blind_server.serve_blind(exports, url, access.policy, args)
+    with (
+        access.open_session() as folder,
+        closing(Clips(folder / "clips")) as clips,
+        closing(load_models(exports, args, list_typed_names(folders))) as speech,
+    ):
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), access.policy, clips)
+        access.run(app, speech, url, f"   API: {url}/v1")
     return 0
 
 

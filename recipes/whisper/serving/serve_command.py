@@ -6,15 +6,14 @@ overtone serve --model exports/mine
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.pages import web_server
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
-from overtone.recipes.serving.server_options import Address, check_server_options, require_packages
+from overtone.recipes.serving.server_options import check_server_options, require_packages
 
 from ..cli_arguments import make_serve_parser
 
@@ -36,25 +35,19 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     require_packages(("fastapi", "uvicorn", "prometheus_client", "python_multipart"), "overtone[speech,serve]")
     from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
     from overtone.data_prep.audio.waveform import AudioLimits
-    from overtone.recipes.serving.access_control import load_access_policy
     from overtone.recipes.serving.model_names import list_typed_names, name_models
-    from overtone.recipes.serving.served_app import run_app
+    from overtone.recipes.serving.served_app import check_access
 
     from .transcription_queue import TranscriptionQueue
 
-    named = name_models(folders)
-    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
-    web_server.require_free_port(address.port, address.host)
-    with ExitStack() as opened:
-        private = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
-        uploads = files.make_folder(private / "recordings")
-        decoder = opened.enter_context(AudioDecoder(private / "decoding", longest=args.deadline_seconds))
+    named, access = name_models(folders), check_access(args)
+    limits = AudioLimits(seconds=args.max_seconds, channels=MOST_CHANNELS, samples=args.max_seconds * MOST_CHANNELS * HIGHEST_RATE)
+    with access.open_session() as private, AudioDecoder(private / "decoding", longest=args.deadline_seconds) as decoder:
         models = {name: load_served(name, folder) for name, folder in named.items()}
-        limits = AudioLimits(seconds=args.max_seconds, channels=MOST_CHANNELS, samples=args.max_seconds * MOST_CHANNELS * HIGHEST_RATE)
         queue = TranscriptionQueue(models, decoder, limits, args.queue, args.deadline_seconds, list_typed_names(folders))
-        opened.callback(queue.close)
-        run_app(build_app(queue, policy, uploads), queue, address, policy, args.drain_seconds, f"{address.url}/v1")
-    print_line("serve: stopped")
+        with closing(queue):
+            app = build_app(queue, access.policy, files.make_folder(private / "recordings"))
+            access.run(app, queue, f"{access.address.url}/v1")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,11 @@ from starlette.testclient import TestClient
 
 from overtone.data_prep.pages import web_server
 from overtone.data_prep.pages.request_validation import Route
+from overtone.finetune.errors import UserError
 from overtone.recipes.serving import served_app
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.serving.prometheus_metrics import ServerMetrics
-from overtone.recipes.serving.server_options import Address
+from overtone.recipes.serving.server_options import Address, add_server_options
 
 TOKEN = "t" * 40
 
@@ -53,7 +56,8 @@ def test_the_server_drains_the_queue_and_says_where_it_is(monkeypatch: pytest.Mo
     monkeypatch.setattr(web_server, "run_server", run)
     done: list[str] = []
     address, policy = Address("127.0.0.1", 8000), AccessPolicy(TOKEN, local=True)
-    served_app.run_app(FastAPI(), make_queue(done, waiting), address, policy, 3.0, f"{address.url}/v1", "   API: there")
+    access = served_app.ServerAccess(address, policy, 3.0)
+    access.run(FastAPI(), make_queue(done, waiting), f"{address.url}/v1", "   API: there")
     host, port, announcement, settings, proxies = given
     assert (host, port, proxies) == ("127.0.0.1", 8000, policy.proxies)
     assert announcement == f"serve: {address.url}/v1, protected by a token   API: there   (stop with Ctrl-C)"
@@ -61,3 +65,34 @@ def test_the_server_drains_the_queue_and_says_where_it_is(monkeypatch: pytest.Mo
     settings["refuse_new"]()
     settings["fail_waiting"]()
     assert done == ["refuse", "fail"]
+
+
+def parse_options(port: int, host: str = "127.0.0.1") -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_server_options(parser)
+    return parser.parse_args(["--port", str(port), "--host", host, "--drain-seconds", "2", "--trusted-proxy", "10.0.0.1"])
+
+
+def test_a_session_has_a_private_folder_until_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    access = served_app.check_access(parse_options(port))
+    assert access.address.url == f"http://127.0.0.1:{port}" and access.drain_seconds == 2.0 and "10.0.0.1" in access.policy.proxies
+    with access.open_session() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700 and f"overtone-serve-127.0.0.1-{port}" in folder.name
+        assert capsys.readouterr().out == ""
+    assert not folder.exists() and capsys.readouterr().out == "serve: stopped\n"
+    with pytest.raises(UserError, match="fault"), access.open_session():
+        raise UserError("fault")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_address_that_is_taken_or_open_to_all_is_refused() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UserError, match="--port"):
+            served_app.check_access(parse_options(taken.getsockname()[1]))
+    with pytest.raises(UserError, match="would admit everyone"):
+        served_app.check_access(parse_options(1, "0.0.0.0"))
