@@ -55,7 +55,7 @@ OWN_READERS: dict[str, str] = {
     "finetune/training/sampling_process.py": "a temporary folder of this process",
     "data_prep/audio/sandboxed_decoder.py": "a temporary folder of this process",
     "data_prep/parallel/ray_pool.py": "a mark that another worker of this command writes",
-    "recipes/language/template_render_watchdog.py": "/proc",
+    "recipes/language/tokenization/template_render_watchdog.py": "/proc",
     "recipes/llm_sft/model/tiny_checkpoint.py": "a tokenizer of this package",
     "recipes/voice_clone/demo/comparison_clips.py": "data of the demo",
     "recipes/voice_clone/demo/demo_metrics.py": "data of the demo",

@@ -11,11 +11,11 @@ import torch
 
 from overtone.data_prep.chats.chat_messages import Message, read_messages, read_tools
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import make_chat
-from overtone.recipes.language.completion_boundary import begin_ids, encode_text
-from overtone.recipes.language.dropped_content import find_dropped
 from overtone.recipes.language.model_loading import load_for_generation
-from overtone.recipes.language.stop_tokens import find_stop_ids
+from overtone.recipes.language.tokenization.chat_template import make_chat
+from overtone.recipes.language.tokenization.completion_boundary import begin_ids, encode_text
+from overtone.recipes.language.tokenization.dropped_content import find_dropped
+from overtone.recipes.language.tokenization.stop_tokens import find_stop_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

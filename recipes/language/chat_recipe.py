@@ -11,7 +11,7 @@ from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
 from overtone.recipes.language.options import ChatOptions, ChatOptionsT
 from overtone.recipes.language.state import ChatState
-from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
+from overtone.recipes.language.tokenization.tokenizer import check_vocabulary, load_tokenizer, read_template
 from overtone.recipes.transformers_release import describe_old_release
 
 if TYPE_CHECKING:

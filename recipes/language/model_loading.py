@@ -29,7 +29,7 @@ from overtone.recipes.language.causal_model import (
     read_config,
 )
 from overtone.recipes.language.options import LanguageOptionsT
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_meta_models import explain_loading
 from overtone.recipes.transformers_weight_names import find_layouts, read_buffers
 

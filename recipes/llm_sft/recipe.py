@@ -21,7 +21,7 @@ from overtone.recipes.language import causal_lm_loss, collation, loss_assumption
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.exporting.model_card import Objective
-from overtone.recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import check_template, list_unused, tokenize_row
 
 from .options import Options
 from .state import SftState

@@ -13,7 +13,7 @@ import pytest
 
 from overtone.data_prep.chats.chat_messages import is_plain_text, read_messages, read_tools
 from overtone.data_prep.cli import text
-from overtone.recipes.language.sft_tokenization import tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import tokenize_row
 from tests.data_prep import make_saved_by_datasets as saved
 from tests.data_prep.chats.test_chat_file_readers import write
 from tests.recipes.llm_sft.families import tokenizer

@@ -14,7 +14,7 @@ import pytest
 
 from overtone.finetune.exporting import export
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, find_token_ids
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import RunsOfCases, cases_on_ranks, compare_steps
 from tests.recipes.codec_lm import tiny_models

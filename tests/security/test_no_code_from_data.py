@@ -28,7 +28,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.recipes.language import answer_generation
 from overtone.recipes.language.causal_model import build_on_meta, read_config
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder
 from overtone.recipes.voice_clone.inference import stock_qwen_tts

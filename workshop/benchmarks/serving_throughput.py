@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from overtone.recipes.language.answer_generation import LoadedModel
 from overtone.recipes.language.serving.chat_batch import AnswerRequest
 from overtone.recipes.language.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler

@@ -67,10 +67,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a weights file that claims a long header lifts the limit on what config.json may describe",
     ),
     Mutant(
-        "recipes/language/template_render_watchdog.py",
+        "recipes/language/tokenization/template_render_watchdog.py",
         "if len(text) > LONGEST_TEXT:",
         "if False:",
-        "tests/recipes/language/test_template_render_watchdog.py::test_a_text_of_gigabytes_does_not_reach_the_tokenizer",
+        "tests/recipes/language/tokenization/test_template_render_watchdog.py::test_a_text_of_gigabytes_does_not_reach_the_tokenizer",
         "a chat template that writes gigabytes keeps the tokenizer busy for minutes",
     ),
     Mutant(
@@ -432,10 +432,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "an export of CSM contains an untrained copy of the codes' embeddings, which a loader may take",
     ),
     Mutant(
-        "recipes/language/sft_tokenization.py",
+        "recipes/language/tokenization/sft_tokenization.py",
         "learned = [message for message in answers if message not in unlearned]",
         "learned = answers",
-        "tests/recipes/language/test_sft_tokenization.py::test_the_loss_ignores_an_answer_with_weight_0",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_the_loss_ignores_an_answer_with_weight_0",
         "an answer with weight 0 is learned",
     ),
     Mutant(
@@ -1625,7 +1625,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "an upload fails for a repository name without an owner",
     ),
     Mutant(
-        "recipes/language/assistant_spans.py",
+        "recipes/language/tokenization/assistant_spans.py",
         (
             "end = _find_end_token(produced, end_tokens)\n    if end is None:\n"
             "        raise UnprovenError(_describe_missing_end(produced))\n"
@@ -1636,11 +1636,11 @@ MUTANTS: tuple[Mutant, ...] = (
             "        raise UnprovenError(_describe_missing_end(produced))\n"
             "    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
         ),
-        "tests/recipes/language/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "the end-of-turn token is not learned, so answers never stop",
     ),
     Mutant(
-        "recipes/language/assistant_spans.py",
+        "recipes/language/tokenization/assistant_spans.py",
         (
             "_render_beginning(chat, message, add_generation_prompt=True)\n"
             "    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)"
@@ -1649,42 +1649,42 @@ MUTANTS: tuple[Mutant, ...] = (
             "_render_beginning(chat, message, add_generation_prompt=False)\n"
             "    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)"
         ),
-        "tests/recipes/language/test_assistant_spans.py::test_a_chat_can_begin_with_the_assistant",
+        "tests/recipes/language/tokenization/test_assistant_spans.py::test_a_chat_can_begin_with_the_assistant",
         "the generation prompt is supervised",
     ),
     Mutant(
-        "recipes/language/sft_tokenization.py",
+        "recipes/language/tokenization/sft_tokenization.py",
         'learned[-1:] if supervise == "last" else learned',
         'learned[:1] if supervise == "last" else learned',
-        "tests/recipes/language/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "options.supervise: last supervises the first turn",
     ),
     Mutant(
-        "recipes/language/sft_tokenization.py",
+        "recipes/language/tokenization/sft_tokenization.py",
         "[message for message in chat.assistant_indices if message >= first]",
         "[*chat.assistant_indices]",
-        "tests/recipes/language/test_sft_tokenization.py::test_a_row_with_thoughts_that_the_template_drops_is_refused",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_a_row_with_thoughts_that_the_template_drops_is_refused",
         "assistant turns in the prompt of a row are supervised",
     ),
     Mutant(
-        "recipes/language/sft_tokenization.py",
+        "recipes/language/tokenization/sft_tokenization.py",
         "    _check_rendered(chat, tokenized.text, allow_dropped)\n",
         "",
-        "tests/recipes/language/test_sft_tokenization.py::test_fields_that_a_template_refuses_or_ignores_are_errors",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_fields_that_a_template_refuses_or_ignores_are_errors",
         "tools that the chat template does not write are lost without an error",
     ),
     Mutant(
-        "recipes/language/dropped_content.py",
+        "recipes/language/tokenization/dropped_content.py",
         "return _walk(parts, messages, text, False) and _walk(parts, messages",
         "return [] and _walk(parts, messages",
-        "tests/recipes/language/test_dropped_content.py::test_what_a_template_drops_is_found",
+        "tests/recipes/language/tokenization/test_dropped_content.py::test_what_a_template_drops_is_found",
         "a system message that the chat template drops is lost without an error",
     ),
     Mutant(
-        "recipes/language/dropped_content.py",
+        "recipes/language/tokenization/dropped_content.py",
         "    return frozenset((part.message, part.kind) for part in find_missing(list_parts(messages), messages, text))",
         "    return frozenset()",
-        "tests/recipes/language/test_dropped_content.py::test_what_a_template_drops_is_found",
+        "tests/recipes/language/tokenization/test_dropped_content.py::test_what_a_template_drops_is_found",
         "a dropped text that is also in the template counts as rendered",
     ),
     Mutant(
@@ -1723,38 +1723,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "which messages of a row are supervised depends on the length of its completion",
     ),
     Mutant(
-        "recipes/language/stop_tokens.py",
+        "recipes/language/tokenization/stop_tokens.py",
         "return max(zip(supervised, range(len(ids)), ids, strict=True))[2]",
         "return ids[-1]",
-        "tests/recipes/language/test_stop_tokens.py::test_the_end_of_turn_is_found_in_every_family",
+        "tests/recipes/language/tokenization/test_stop_tokens.py::test_the_end_of_turn_is_found_in_every_family",
         "generation stops at the line break after a turn, not at its end-of-turn token",
     ),
     Mutant(
-        "recipes/language/completion_boundary.py",
+        "recipes/language/tokenization/completion_boundary.py",
         "bisect_left(self.starts, turn.end))",
         "bisect_left(self.starts, turn.end) + 1)",
-        "tests/recipes/language/test_completion_boundary.py::test_the_tokens_of_a_turn_are_found",
+        "tests/recipes/language/tokenization/test_completion_boundary.py::test_the_tokens_of_a_turn_are_found",
         "one token after each turn is supervised",
     ),
     Mutant(
-        "recipes/language/completion_boundary.py",
+        "recipes/language/tokenization/completion_boundary.py",
         "return [begin] if adds_it and not prompt.startswith(tokenizer.bos_token) else []",
         "return [begin] if adds_it else []",
-        "tests/recipes/language/test_completion_boundary.py::test_the_beginning_of_text_is_added_as_the_tokenizer_does",
+        "tests/recipes/language/tokenization/test_completion_boundary.py::test_the_beginning_of_text_is_added_as_the_tokenizer_does",
         "texts with a beginning-of-text token get a second one",
     ),
     Mutant(
-        "recipes/language/completion_boundary.py",
+        "recipes/language/tokenization/completion_boundary.py",
         "encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)",
         "encoding = tokenizer(text, return_offsets_mapping=True)",
-        "tests/recipes/language/test_completion_boundary.py::test_the_tokens_of_a_templates_text_have_no_second_beginning",
+        "tests/recipes/language/tokenization/test_completion_boundary.py::test_the_tokens_of_a_templates_text_have_no_second_beginning",
         "chats start with two beginning-of-text tokens",
     ),
     Mutant(
-        "recipes/language/tokenizer.py",
+        "recipes/language/tokenization/tokenizer.py",
         "if len(tokenizer) > embeddings:",
         "if tokenizer.vocab_size > embeddings:",
-        "tests/recipes/language/test_tokenizer.py::test_added_tokens_count_for_the_size_of_the_embedding",
+        "tests/recipes/language/tokenization/test_tokenizer.py::test_added_tokens_count_for_the_size_of_the_embedding",
         "a tokenizer with more tokens than the model's embedding is accepted",
     ),
     Mutant(
@@ -2549,10 +2549,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "workers with an aligner run out of memory",
     ),
     Mutant(
-        "recipes/language/sft_tokenization.py",
+        "recipes/language/tokenization/sft_tokenization.py",
         'if supervise == "last" and answers[-1] in unlearned:',
         'if supervise == "last" and not answers:',
-        "tests/recipes/language/test_sft_tokenization.py::test_an_answer_with_weight_0_is_read_and_not_learned",
+        "tests/recipes/language/tokenization/test_sft_tokenization.py::test_an_answer_with_weight_0_is_read_and_not_learned",
         "of a row whose last answer must not be learned, an earlier one is",
     ),
     Mutant(

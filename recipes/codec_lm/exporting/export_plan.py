@@ -19,7 +19,7 @@ from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.speech.voices_json_schema import VOICES
 
 from ..families import Family

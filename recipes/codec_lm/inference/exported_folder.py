@@ -39,7 +39,7 @@ class ExportedSpeechTokens:
     def inspect(cls, folder: Path) -> Self:
         """Read the folder. Raises `UserError` if it is not a language model."""
         from overtone.recipes.language.causal_model import causal_language_model
-        from overtone.recipes.language.tokenizer import load_tokenizer
+        from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 
         config = request_checks.check_model_config(folder, causal_language_model())
         family = choose_family(folder, lambda: load_tokenizer(folder, None).get_vocab(), None)
@@ -52,7 +52,7 @@ class ExportedSpeechTokens:
     @cached_property
     def processor(self) -> SpeechTextProcessor:
         """The tokenizer with the family's tokens."""
-        from overtone.recipes.language.tokenizer import load_tokenizer
+        from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 
         from ..model.sequence_layout import SpeechTextProcessor, find_token_ids
 

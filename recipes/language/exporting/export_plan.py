@@ -19,8 +19,8 @@ from overtone.recipes.language.causal_lm_export_files import (
     list_copied_files,
 )
 from overtone.recipes.language.gguf import export_conversion
-from overtone.recipes.language.stop_tokens import find_stop_ids
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.stop_tokens import find_stop_ids
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 
 from .model_card import Objective, render_card
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import make_chat
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
+from overtone.recipes.language.tokenization.chat_template import make_chat
 
 START, END = "", "answer"
 """The neighbours of the first and of the last message: nothing, and the answer to generate."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.gguf_files import GgufHeader, MetadataValue
-from overtone.recipes.language.chat_template import make_chat
-from overtone.recipes.language.completion_boundary import begin_ids
 from overtone.recipes.language.gguf import pre_tokenizer_patterns
+from overtone.recipes.language.tokenization.chat_template import make_chat
+from overtone.recipes.language.tokenization.completion_boundary import begin_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.sft_tokenization import list_unused, tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import list_unused, tokenize_row
 
 SIDES = ("chosen", "rejected")
 Side = tuple[list[int], list[bool]]

@@ -13,7 +13,7 @@ import pytest
 from overtone.data_prep.chats.chat_messages import MessageError, is_plain_text, list_unread_keys, read_message, read_messages, read_tools
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.strict_json import loads_object
-from overtone.recipes.language.sft_tokenization import tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import tokenize_row
 from tests.finetune.hostile import JSON_PIECES, broken
 from tests.recipes.llm_sft.families import tokenizer
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from overtone.finetune.exporting import export
 from overtone.recipes.codec_lm.families import ORPHEUS, VYVOTTS
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, find_token_ids
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
 from tests.shared_folders import share_folder
 

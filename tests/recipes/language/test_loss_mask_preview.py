@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from overtone.recipes.language.loss_mask_preview import escape_controls, render_sample
-from overtone.recipes.language.sft_tokenization import tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import tokenize_row
 from tests.recipes.llm_sft.families import spaced, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo, 漢?"}, {"role": "assistant", "content": "Cold.\nÆ 漢"}]

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.sft_tokenization import check_template
+from overtone.recipes.language.tokenization.sft_tokenization import check_template
 from overtone.recipes.llm_sft import make_tokenizer, make_toy_chats
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 

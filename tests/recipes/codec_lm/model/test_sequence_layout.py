@@ -12,7 +12,7 @@ import torch
 from overtone.finetune.errors import UserError
 from overtone.recipes.codec_lm.families import ORPHEUS
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, check_frames, find_token_ids, read_row, tokenize_prompt
-from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
 
 FRAMES = [[100, 200, 201, 300, 301, 302, 303], [110, 210, 211, 310, 311, 312, 313]]

@@ -11,10 +11,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import make_chat
 from overtone.recipes.language.gguf import ollama_modelfile
 from overtone.recipes.language.gguf.ollama_modelfile import CHATS, END, START, find_transitions, render_modelfile
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
+from overtone.recipes.language.tokenization.chat_template import make_chat
 from tests.recipes.language.gguf.tokenizers_of_llama_cpp import byte_level
 from tests.recipes.llm_sft import families
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import Chat
+from overtone.recipes.language.tokenization.chat_template import Chat
 
 COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 OPENING = re.compile(r"\{%([-+]?)\s*generation\s*([-+]?)%\}")

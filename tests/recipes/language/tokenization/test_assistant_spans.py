@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.assistant_spans`: blocks compared with transformers' own tracking, and each reason to refuse a
+"""Tests of `assistant_spans`: blocks compared with transformers' own tracking, and each reason to refuse a
 template."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.assistant_spans import TurnSpan, find_turns, has_generation_blocks
-from overtone.recipes.language.chat_template import Chat
-from overtone.recipes.language.completion_boundary import find_end_tokens
+from overtone.recipes.language.tokenization.assistant_spans import TurnSpan, find_turns, has_generation_blocks
+from overtone.recipes.language.tokenization.chat_template import Chat
+from overtone.recipes.language.tokenization.completion_boundary import find_end_tokens
 from tests.recipes.llm_sft.families import template, tokenizer
 
 CHAT: list[dict[str, Any]] = [

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from overtone.data_prep.chats.chat_messages import Message
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import strict_json
-from overtone.recipes.language.chat_template import OPTIONAL_FIELDS, Chat, find_ignored_fields
+from overtone.recipes.language.tokenization.chat_template import OPTIONAL_FIELDS, Chat, find_ignored_fields
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.chat_template`: rendering with a fixed date, whole or in part, and templates that ignore fields."""
+"""Tests of `chat_template`: rendering with a fixed date, whole or in part, and templates that ignore fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import FIXED_DATE, Chat, find_ignored_fields, find_template, make_chat
+from overtone.recipes.language.tokenization.chat_template import FIXED_DATE, Chat, find_ignored_fields, find_template, make_chat
 from tests.recipes.llm_sft.families import FAMILIES, template, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}]

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.stop_tokens`: generation stops at the token with which turns end in training."""
+"""Tests of `overtone.recipes.language.tokenization.stop_tokens`: generation stops at the token with which turns end in training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from overtone.recipes.language.stop_tokens import end_of_turn_id, find_stop_ids
+from overtone.recipes.language.tokenization.stop_tokens import end_of_turn_id, find_stop_ids
 from tests.recipes.llm_sft import families
 
 

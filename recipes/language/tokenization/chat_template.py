@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from overtone.data_prep.chats.chat_messages import Message
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.template_render_watchdog import check_length, limit_rendering
+from overtone.recipes.language.tokenization.template_render_watchdog import check_length, limit_rendering
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

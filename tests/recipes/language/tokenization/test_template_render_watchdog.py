@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import template_render_watchdog
-from overtone.recipes.language.chat_template import Chat
-from overtone.recipes.language.template_render_watchdog import RenderLimitError, limit_rendering
+from overtone.recipes.language.tokenization import template_render_watchdog
+from overtone.recipes.language.tokenization.chat_template import Chat
+from overtone.recipes.language.tokenization.template_render_watchdog import RenderLimitError, limit_rendering
 from tests.recipes.llm_sft import families
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

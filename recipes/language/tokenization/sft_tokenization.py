@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from overtone.data_prep.chats.chat_messages import Message, is_plain_text, list_unread_keys, read_messages, read_tools
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
-from overtone.recipes.language.assistant_spans import find_turns, has_generation_blocks
-from overtone.recipes.language.chat_template import Chat, find_template, make_chat
-from overtone.recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
-from overtone.recipes.language.dropped_content import find_dropped
+from overtone.recipes.language.tokenization.assistant_spans import find_turns, has_generation_blocks
+from overtone.recipes.language.tokenization.chat_template import Chat, find_template, make_chat
+from overtone.recipes.language.tokenization.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
+from overtone.recipes.language.tokenization.dropped_content import find_dropped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

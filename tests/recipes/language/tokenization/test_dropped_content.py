@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from overtone.data_prep.chats.chat_messages import read_messages, read_tools
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_template import make_chat
-from overtone.recipes.language.dropped_content import find_dropped, list_parts
-from overtone.recipes.language.sft_tokenization import list_unused, tokenize_row
+from overtone.recipes.language.tokenization.chat_template import make_chat
+from overtone.recipes.language.tokenization.dropped_content import find_dropped, list_parts
+from overtone.recipes.language.tokenization.sft_tokenization import list_unused, tokenize_row
 from tests.recipes.llm_sft.families import FAMILIES, tokenizer
 
 ASKED, SAID = {"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}

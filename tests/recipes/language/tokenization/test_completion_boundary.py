@@ -1,12 +1,18 @@
-"""Tests of `overtone.recipes.language.completion_boundary`: places of tokens, and tokenizers that merge across the end of a prompt."""
+"""Tests of `completion_boundary`: places of tokens, and tokenizers that merge across the end of a prompt."""
 
 from __future__ import annotations
 
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.assistant_spans import TurnSpan
-from overtone.recipes.language.completion_boundary import TokenizedText, added_token_ids, encode_text, find_end_tokens, tokenize_completion
+from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
+from overtone.recipes.language.tokenization.completion_boundary import (
+    TokenizedText,
+    added_token_ids,
+    encode_text,
+    find_end_tokens,
+    tokenize_completion,
+)
 from tests.recipes.llm_sft.families import spaced, tokenizer
 
 

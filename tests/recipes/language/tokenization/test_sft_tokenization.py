@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import sft_tokenization
-from overtone.recipes.language.assistant_spans import TurnSpan
 from overtone.recipes.language.collation import IGNORE, collate
-from overtone.recipes.language.sft_tokenization import check_template, tokenize_row
+from overtone.recipes.language.tokenization import sft_tokenization
+from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
+from overtone.recipes.language.tokenization.sft_tokenization import check_template, tokenize_row
 from tests.recipes.llm_sft import families
 from tests.recipes.llm_sft.families import FAMILIES, learned, spaced, tokenizer
 

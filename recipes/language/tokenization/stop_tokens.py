@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.sft_tokenization import tokenize_row
+from overtone.recipes.language.tokenization.sft_tokenization import tokenize_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

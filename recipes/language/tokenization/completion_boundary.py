@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.assistant_spans import TurnSpan
+from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

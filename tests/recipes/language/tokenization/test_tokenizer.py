@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.tokenizer`."""
+"""Tests of `overtone.recipes.language.tokenization.tokenizer`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer
+from overtone.recipes.language.tokenization.tokenizer import check_vocabulary, load_tokenizer
 from tests.recipes.llm_sft import families
 
 
