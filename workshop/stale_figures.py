@@ -73,7 +73,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
         *("recipes/language/serving/*.py", "recipes/voice_clone/inference/*.py", *DECODING),
     ),
     "sft_defaults": ("finetune/data/run_sizes.py", "recipes/llm_sft/config.yaml"),
-    "sft_speed": (*STEP, "finetune/data/packing.py", "recipes/language/causal_lm_loss.py", "recipes/language/varlen_attention.py"),
+    "sft_speed": (*STEP, "finetune/data/packing.py", "recipes/language/causal_lm_loss.py", "recipes/language/modeling/varlen_attention.py"),
     "soak": (*SAVING, "finetune/checkpointing/remote_copies.py", "finetune/training/*.py"),
     "speaker_names": ("data_prep/segmentation/vad.py", "data_prep/speakers/*.py"),
     "start_up": ("data_prep/__main__.py", "finetune/__main__.py", "finetune/config.py", "finetune/config_sources.py"),

@@ -14,9 +14,10 @@ from pathlib import Path
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import Loaded, Recipe
-from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
-from overtone.recipes.language.causal_model import CausalModel, read_config
+from overtone.recipes.language import causal_lm_loss, collation
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
+from overtone.recipes.language.modeling import loss_assumption_checks
+from overtone.recipes.language.modeling.causal_model import CausalModel, read_config
 from overtone.recipes.language.tokenization.tokenizer import check_vocabulary, load_tokenizer
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.speech.training_files import check_dataset_codec

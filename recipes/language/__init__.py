@@ -1,1 +1,1 @@
-"""Library for recipes of causal language models: chat templates, labels, attention, collation. It is not a recipe."""
+"""Library for recipes of causal language models: tokenization, modeling, collation, loss, export, serving. It is not a recipe."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.finetune.storage.tensor_layouts import TensorLayout
-from overtone.recipes.language.causal_model import build_stock, find_path
+from overtone.recipes.language.modeling.causal_model import build_stock, find_path
 from overtone.recipes.transformers_weight_names import find_layouts
 
 GENERATION = "generation_config.json"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Generic
 
 from overtone.finetune.config import Config
 from overtone.finetune.recipe import Loaded, Sketch
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.language.options import ChatOptions, ChatOptionsT
 from overtone.recipes.language.state import ChatState
 from overtone.recipes.language.tokenization.tokenizer import check_vocabulary, load_tokenizer, read_template

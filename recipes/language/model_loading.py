@@ -16,10 +16,10 @@ from overtone.finetune.storage.base_quantization import find_form
 from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from overtone.recipes.language import collation
-from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture
-from overtone.recipes.language.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
 from overtone.recipes.language.causal_lm_export_files import GENERATION
-from overtone.recipes.language.causal_model import (
+from overtone.recipes.language.modeling.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.modeling.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
+from overtone.recipes.language.modeling.causal_model import (
     CausalModel,
     build_on_meta,
     build_stock,
@@ -42,7 +42,7 @@ def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
     """The model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
     # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
     from overtone.finetune.modeling.loading import resolve_source
-    from overtone.recipes.language.tensor_parallel_plans import PLANS
+    from overtone.recipes.language.modeling.tensor_parallel_plans import PLANS
 
     loss_head = choose_loss_head(config.options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)

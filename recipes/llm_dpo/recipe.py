@@ -17,10 +17,11 @@ from torch.nn.utils.rnn import pad_sequence
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import REFERENCE, Batch, ExportPlan, Loaded, Recipe, Reference, Row, Sample, Sketch, Term
-from overtone.recipes.language import collation, loss_assumption_checks, loss_mask_preview
+from overtone.recipes.language import collation, loss_mask_preview
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
+from overtone.recipes.language.modeling import loss_assumption_checks
 from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_pair
 
 from .options import REFERENCED, Objective, Options

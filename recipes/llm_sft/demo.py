@@ -20,7 +20,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.recipes import demo_runner
-from overtone.recipes.language.causal_model import causal_language_model
+from overtone.recipes.language.modeling.causal_model import causal_language_model
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 64

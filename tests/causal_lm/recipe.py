@@ -20,7 +20,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
 from overtone.finetune.storage import files
-from overtone.recipes.language.tensor_parallel_plans import PLANS
+from overtone.recipes.language.modeling.tensor_parallel_plans import PLANS
 
 IGNORE = -100
 COMMON = {

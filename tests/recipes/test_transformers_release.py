@@ -11,7 +11,7 @@ import transformers
 from overtone.finetune.errors import UserError
 from overtone.recipes import transformers_release
 from overtone.recipes.image_classification.model import modeling
-from overtone.recipes.language import causal_model
+from overtone.recipes.language.modeling import causal_model
 from overtone.recipes.transformers_release import ENVIRONMENT, describe_old_release
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.model_security import admit
 from overtone.recipes.language import answer_generation
-from overtone.recipes.language.causal_model import causal_language_model
+from overtone.recipes.language.modeling.causal_model import causal_language_model
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 

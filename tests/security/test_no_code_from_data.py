@@ -27,7 +27,7 @@ from overtone.data_prep.transcription.whisper_engine import load_whisper
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.recipes.language import answer_generation
-from overtone.recipes.language.causal_model import build_on_meta, read_config
+from overtone.recipes.language.modeling.causal_model import build_on_meta, read_config
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder

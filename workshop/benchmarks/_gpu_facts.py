@@ -134,7 +134,7 @@ def loss_heads(bench: Bench) -> list[Cells]:
         with mock.patch.object(loss_head, "rows_of_a_chunk", lambda *_, size=size: size):
             rows.append(head_row(f"loss head, chunks of {size:,} positions", partial(learn, head, hidden, targets)))
     try:
-        from overtone.recipes.language import liger_loss
+        from overtone.recipes.language.modeling import liger_loss
 
         liger_loss.check_runnable()
         rows.append(head_row("Liger's loss head", partial(learn, liger_loss.LigerHead(linear, loss_head.Shaping()), hidden, targets)))

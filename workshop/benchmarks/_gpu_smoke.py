@@ -34,7 +34,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\b).*)", re.MULTILINE)
 """Message of one of our commands, or of Python, when it fails."""
 WITH_A_GPU = (
-    "tests/recipes/language/test_varlen_attention.py",
+    "tests/recipes/language/modeling/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
     "tests/recipes/voice_clone/inference/test_graph_replay.py",
     "tests/finetune/test_synchronizations.py",

@@ -27,7 +27,7 @@ from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.finetune.training import setup
 from overtone.finetune.training.step import Training, make_loader, train_step
-from overtone.recipes.language import causal_model
+from overtone.recipes.language.modeling import causal_model
 from workshop.benchmarks import _gpu
 from workshop.benchmarks._gpu import Bench, Scale
 from workshop.benchmarks._heads import WholeLogits

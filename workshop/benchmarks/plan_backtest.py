@@ -27,9 +27,9 @@ from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.planning.activation_memory import Recomputing, trace_step, trim_stacks
 from overtone.finetune.planning.memory import Arrangement, estimate_memory, outline_model
 from overtone.finetune.recipe import Batch
-from overtone.recipes.language import varlen_attention
 from overtone.recipes.language.causal_lm_loss import compute_terms
-from overtone.recipes.language.causal_model import CausalModel, find_block_classes
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import CausalModel, find_block_classes
 from workshop.benchmarks import _table
 from workshop.benchmarks._heads import WholeLogits
 

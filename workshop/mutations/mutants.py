@@ -1286,14 +1286,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "gradients are clipped only where they need not be",
     ),
     Mutant(
-        "recipes/language/tensor_parallel_plans.py",
+        "recipes/language/modeling/tensor_parallel_plans.py",
         '"self_attn.o_proj": "inputs"',
         '"self_attn.o_proj": "outputs"',
         "tests/finetune/distributed/test_tensor_parallel.py::test_a_plan_is_that_of_transformers_and_more",
         "tensor parallelism splits the output projection of attention along the wrong dimension",
     ),
     Mutant(
-        "recipes/language/tensor_parallel_plans.py",
+        "recipes/language/modeling/tensor_parallel_plans.py",
         '"self_attn.k_norm": "heads"}',
         "}",
         "tests/finetune/distributed/test_tensor_parallel.py::test_a_plan_leaves_only_whole_norms_out",

@@ -38,7 +38,7 @@ class ExportedSpeechTokens:
     @classmethod
     def inspect(cls, folder: Path) -> Self:
         """Read the folder. Raises `UserError` if it is not a language model."""
-        from overtone.recipes.language.causal_model import causal_language_model
+        from overtone.recipes.language.modeling.causal_model import causal_language_model
         from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 
         config = request_checks.check_model_config(folder, causal_language_model())

@@ -15,10 +15,10 @@ from overtone.finetune.storage.gguf_files import GgufHeader, copy_with_metadata,
 from overtone.finetune.storage.model_security import DOCUMENTS, admit, read_object
 from overtone.finetune.storage.safetensors_opening import open_weights
 from overtone.finetune.terminal import print_diagnostic
-from overtone.recipes.language.causal_model import causal_language_model, read_config
 from overtone.recipes.language.gguf import converter_process, ollama_modelfile, tensor_check, tokenizer_check
 from overtone.recipes.language.gguf.convertible_architectures import Convertible, find_convertible, find_ignored_window, find_long_factors
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
+from overtone.recipes.language.modeling.causal_model import causal_language_model, read_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from overtone.recipes.language.attention_selection import EXPERT_COUNTS
+from overtone.recipes.language.modeling.attention_selection import EXPERT_COUNTS
 
 from .ragged_transformers_cache import StockRowCache
 

@@ -9,7 +9,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.strict_json import first_line
-from overtone.recipes.language.causal_model import causal_language_model
+from overtone.recipes.language.modeling.causal_model import causal_language_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

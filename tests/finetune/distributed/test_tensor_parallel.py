@@ -17,7 +17,7 @@ from overtone.finetune.distributed import sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading, lora_adapters
-from overtone.recipes.language.tensor_parallel_plans import LLAMA, PLANS
+from overtone.recipes.language.modeling.tensor_parallel_plans import LLAMA, PLANS
 from tests.causal_lm.recipe import ByteCausalModel, on_meta, write_base
 from tests.finetune import tiny
 

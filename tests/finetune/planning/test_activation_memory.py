@@ -31,8 +31,8 @@ from overtone.finetune.planning import activation_memory
 from overtone.finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from overtone.finetune.recipe import Batch, Term
 from overtone.recipes.language.causal_lm_loss import compute_terms
-from overtone.recipes.language.causal_model import CausalModel, find_block_classes
 from overtone.recipes.language.collation import collate, make_filler, pack
+from overtone.recipes.language.modeling.causal_model import CausalModel, find_block_classes
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

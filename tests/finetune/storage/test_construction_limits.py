@@ -17,7 +17,7 @@ from overtone.finetune.storage.construction_limits import EXTRA_BYTES, EXTRA_TEN
 from overtone.recipes.image_classification import label_prediction
 from overtone.recipes.image_classification.recipe import RECIPE
 from overtone.recipes.language import answer_generation
-from overtone.recipes.language.causal_model import build_on_meta
+from overtone.recipes.language.modeling.causal_model import build_on_meta
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.recipes.image_classification import tiny_images
 

@@ -27,7 +27,7 @@ from overtone.recipes.codec_lm.families import VYVOTTS
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, tokenize_prompt
 from overtone.recipes.codec_lm.recipe import RECIPE, make_processor
 from overtone.recipes.language import collation
-from overtone.recipes.language.causal_model import build_on_meta
+from overtone.recipes.language.modeling.causal_model import build_on_meta
 from tests.recipes.codec_lm import tiny_models
 from tests.recipes.forced_generation import ForcedTokens
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from overtone.recipes.codec_lm.released_models import RELEASED
-from overtone.recipes.language.causal_model import build_on_meta, find_block_classes
-from overtone.recipes.language.tensor_parallel_plans import PLANS
+from overtone.recipes.language.modeling.causal_model import build_on_meta, find_block_classes
+from overtone.recipes.language.modeling.tensor_parallel_plans import PLANS
 from tests.recipes.codec_lm import tiny_models
 
 

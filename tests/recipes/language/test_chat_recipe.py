@@ -8,8 +8,8 @@ import pytest
 
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.language.options import ChatOptions
 from overtone.recipes.language.state import ChatState
 from overtone.recipes.transformers_release import describe_old_release

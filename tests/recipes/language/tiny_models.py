@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from overtone.finetune.recipe import Batch, Sample
-from overtone.recipes.language import varlen_attention
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.collation import collate, pack
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import CausalModel
 
 VOCABULARY, LENGTHS = 101, (17, 5, 30, 2, 11)
 SHAPE: dict[str, Any] = {

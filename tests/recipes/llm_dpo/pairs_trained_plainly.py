@@ -13,9 +13,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from overtone.finetune.modeling import base_kl_loss
-from overtone.recipes.language import varlen_attention
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.chat_recipe import ChatProcessor
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.llm_dpo import recipe
 from overtone.recipes.llm_dpo.options import REFERENCED, Options
 from overtone.recipes.llm_dpo.recipe import LOSS, RECIPE

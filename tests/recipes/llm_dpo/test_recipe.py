@@ -21,8 +21,9 @@ from overtone.finetune.modeling import base_kl_loss
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import REFERENCE, Batch, Sample
 from overtone.finetune.training import setup
-from overtone.recipes.language import collation, varlen_attention
-from overtone.recipes.language.causal_model import CausalModel
+from overtone.recipes.language import collation
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.language.preferences import preference_rows
 from overtone.recipes.llm_dpo import recipe
 from overtone.recipes.llm_dpo.options import Options

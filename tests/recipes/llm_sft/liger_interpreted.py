@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from overtone.finetune.modeling.loss_head import LossHead, Shaping
-from overtone.recipes.language import liger_loss
-from overtone.recipes.language.liger_loss import LigerHead
+from overtone.recipes.language.modeling import liger_loss
+from overtone.recipes.language.modeling.liger_loss import LigerHead
 from tests.recipes.llm_sft import tiny_runs
 
 WORDS, WIDTH = 97, 16

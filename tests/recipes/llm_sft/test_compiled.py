@@ -18,9 +18,9 @@ from overtone.finetune.distributed import activation_checkpointing
 from overtone.finetune.modeling import compilation
 from overtone.finetune.recipe import Batch
 from overtone.finetune.training import setup
-from overtone.recipes.language import varlen_attention
-from overtone.recipes.language.causal_model import find_block_classes
 from overtone.recipes.language.collation import pack, pad
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import find_block_classes
 from tests.finetune.graphs import unique_graphs
 from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_model, make_samples
 from tests.recipes.llm_sft import tiny_runs

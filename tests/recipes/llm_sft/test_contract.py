@@ -29,8 +29,9 @@ from overtone.finetune.recipe import Batch, Sample
 from overtone.finetune.training import setup
 from overtone.finetune.training import step as steps
 from overtone.finetune.training.step import Training
-from overtone.recipes.language import collation, varlen_attention
+from overtone.recipes.language import collation
 from overtone.recipes.language.collation import IGNORE
+from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.tokenization import sft_tokenization
 from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
 from overtone.recipes.llm_sft import make_toy_chats

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
 from overtone.finetune.recipe import Batch
-from overtone.recipes.language import varlen_attention
+from overtone.recipes.language.modeling import varlen_attention
 from tests.recipes.language.tiny_models import LENGTHS, SHAPE, compute_gradients, largest_difference, make_batches, make_model
 
 FAMILIES: dict[str, PretrainedConfig] = {

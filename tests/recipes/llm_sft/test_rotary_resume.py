@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tests.recipes.language.test_rotary_tables import PARAMETERS
+from tests.recipes.language.modeling.test_rotary_tables import PARAMETERS
 from tests.recipes.llm_sft import tiny_runs
 
 ORIGINAL = 24

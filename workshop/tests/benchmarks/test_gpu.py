@@ -24,7 +24,7 @@ from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import Training
-from overtone.recipes.language import attention_selection, varlen_attention
+from overtone.recipes.language.modeling import attention_selection, varlen_attention
 from overtone.recipes.llm_sft.model import tiny_checkpoint as tiny_chat
 from overtone.recipes.voice_clone.model import tiny_checkpoint as tiny_voice
 from tests.launch.launching import ROOT

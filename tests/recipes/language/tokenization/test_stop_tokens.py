@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.tokenization.stop_tokens`: generation stops at the token with which turns end in training."""
+"""Tests of `stop_tokens`: generation stops at the token with which turns end in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.tokenization.tokenizer`."""
+"""Tests of `tokenizer`."""
 
 from __future__ import annotations
 

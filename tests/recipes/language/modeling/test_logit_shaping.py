@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.logit_shaping`: factors and soft caps are measured by whatever name; other changes are refused."""
+"""Tests of `logit_shaping`: factors and soft caps are measured by whatever name; other changes are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loss_head import Shaping
-from overtone.recipes.language import causal_model
-from overtone.recipes.language.logit_shaping import measure_shaping
+from overtone.recipes.language.modeling import causal_model
+from overtone.recipes.language.modeling.logit_shaping import measure_shaping
 from tests.recipes.language.tiny_models import SHAPE
 
 MIXER = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}

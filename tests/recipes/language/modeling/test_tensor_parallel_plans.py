@@ -11,7 +11,7 @@ from torch import nn
 from overtone.finetune.config import resolve
 from overtone.finetune.distributed import tensor_parallel
 from overtone.recipes.language.model_loading import load_for_training
-from overtone.recipes.language.tensor_parallel_plans import PLANS
+from overtone.recipes.language.modeling.tensor_parallel_plans import PLANS
 from overtone.recipes.llm_sft import recipe
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 

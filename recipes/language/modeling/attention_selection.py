@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import varlen_attention
+from overtone.recipes.language.modeling import varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

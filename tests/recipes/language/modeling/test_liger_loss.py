@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.liger_loss`: loss, gradients and training equal those of the chunked head; refusals come before
+"""Tests of `liger_loss`: loss, gradients and training equal those of the chunked head; refusals come before
 loading.
 
 Liger's kernels run in Triton's interpreter. Compilation, speed and memory on a GPU are not tested.
@@ -23,8 +23,8 @@ from overtone.finetune.config import resolve
 from overtone.finetune.distributed.sharding import find_units
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loss_head import LossHead, Shaping
-from overtone.recipes.language import causal_model, liger_loss
-from overtone.recipes.language.liger_loss import LigerHead
+from overtone.recipes.language.modeling import causal_model, liger_loss
+from overtone.recipes.language.modeling.liger_loss import LigerHead
 from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.launch import launching
 from tests.recipes.llm_sft import tiny_runs

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.loss_assumption_checks`: the checks pass for sound models and detect each fault."""
+"""Tests of `loss_assumption_checks`: the checks pass for sound models and detect each fault."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from transformers import (
 )
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import loss_assumption_checks, varlen_attention
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.collation import collate
+from overtone.recipes.language.modeling import loss_assumption_checks, varlen_attention
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from tests.recipes.language import tiny_models
 from tests.recipes.language.tiny_models import VOCABULARY
 

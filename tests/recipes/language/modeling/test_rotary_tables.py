@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.rotary_tables`: with each rotary type of transformers, a sample has its own table in every batch
+"""Tests of `rotary_tables`: with each rotary type of transformers, a sample has its own table in every batch
 and order."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3TextConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from overtone.recipes.language import rotary_tables
-from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.collation import collate, pack, pad
+from overtone.recipes.language.modeling import rotary_tables
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
 ORIGINAL = 16

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.causal_model`: names, loss and gradients of the stock model; other kinds of models are refused."""
+"""Tests of `causal_model`: names, loss and gradients of the stock model; other kinds of models are refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import causal_model
 from overtone.recipes.language.collation import IGNORE, make_filler, pack, pad
+from overtone.recipes.language.modeling import causal_model
 from tests.causal_lm.recipe import write_base
 
 

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.architecture_check`: right architectures pass, and what depends on the row is found at its
+"""Tests of `architecture_check`: right architectures pass, and what depends on the row is found at its
 threshold."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from overtone.recipes.language import architecture_check, rotary_tables, varlen_attention
-from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture
-from overtone.recipes.language.causal_model import CausalModel
+from overtone.recipes.language.modeling import architecture_check, rotary_tables, varlen_attention
+from overtone.recipes.language.modeling.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.modeling.causal_model import CausalModel
 from tests.recipes.language.tiny_models import SHAPE
 
 RIGHT = ArchitectureCheck()
@@ -91,7 +91,7 @@ def test_chunks_that_begin_with_the_row_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_loss_that_is_not_the_stock_models_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from overtone.recipes.language import causal_model, logit_shaping
+    from overtone.recipes.language.modeling import causal_model, logit_shaping
 
     monkeypatch.setattr(causal_model, "measure_shaping", lambda *_: logit_shaping.Shaping())
     found = check("granite", {"logits_scaling": 3.0})

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.shrunk_config`: widths keep their ratios, every kind of layer stays, and thresholds are within
+"""Tests of `shrunk_config`: widths keep their ratios, every kind of layer stays, and thresholds are within
 reach."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import pytest
 from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3MoeConfig
 
-from overtone.recipes.language import shrunk_config
-from overtone.recipes.language.causal_model import find_block_classes, find_decoder
-from overtone.recipes.language.shrunk_config import ShrunkConfig
+from overtone.recipes.language.modeling import shrunk_config
+from overtone.recipes.language.modeling.causal_model import find_block_classes, find_decoder
+from overtone.recipes.language.modeling.shrunk_config import ShrunkConfig
 
 
 def shrink(config: PretrainedConfig, sample: int = 4096, row: int = 4096) -> ShrunkConfig:

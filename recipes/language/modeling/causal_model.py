@@ -18,9 +18,9 @@ from overtone.finetune.recipe import BASE_STATES
 from overtone.finetune.storage.model_classes import list_causal_tokenizers
 from overtone.finetune.storage.model_security import Kind
 from overtone.recipes import transformers_meta_models
-from overtone.recipes.language import rotary_tables, varlen_attention
-from overtone.recipes.language.liger_loss import LigerHead, check_runnable
-from overtone.recipes.language.logit_shaping import measure_shaping
+from overtone.recipes.language.modeling import rotary_tables, varlen_attention
+from overtone.recipes.language.modeling.liger_loss import LigerHead, check_runnable
+from overtone.recipes.language.modeling.logit_shaping import measure_shaping
 from overtone.recipes.transformers_release import name_release
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.varlen_attention` on models with and without a window, and its refusals."""
+"""Tests of `varlen_attention` on models with and without a window, and its refusals."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from transformers.masking_utils import (
 
 from overtone.finetune.distributed import activation_checkpointing
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import varlen_attention
-from overtone.recipes.language.causal_model import find_block_classes
 from overtone.recipes.language.collation import collate, pack, pad
-from overtone.recipes.language.varlen_attention import Spans
+from overtone.recipes.language.modeling import varlen_attention
+from overtone.recipes.language.modeling.causal_model import find_block_classes
+from overtone.recipes.language.modeling.varlen_attention import Spans
 from tests.finetune.synchronizations import report, synchronizations
 from tests.recipes.language import tiny_models
 from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_batches, make_model, make_samples

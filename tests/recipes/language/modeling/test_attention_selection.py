@@ -1,4 +1,4 @@
-"""`overtone.recipes.language.attention_selection`: the configured implementation is used, `auto` logs its choice, unsupported ones are
+"""`attention_selection`: the configured implementation is used, `auto` logs its choice, unsupported ones are
 refused."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from transformers import FalconConfig, Gemma2Config, GptOssConfig, LlamaConfig, MistralConfig, MptConfig, PretrainedConfig
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import attention_selection, varlen_attention
+from overtone.recipes.language.modeling import attention_selection, varlen_attention
 
 PLAIN = LlamaConfig()
 

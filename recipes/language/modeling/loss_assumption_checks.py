@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language import collation, varlen_attention
+from overtone.recipes.language import collation
+from overtone.recipes.language.modeling import varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -22,8 +22,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Batch, Sample
 from overtone.finetune.storage.strict_json import one_line
 from overtone.recipes.language import collation
-from overtone.recipes.language.causal_model import CausalModel, find_block_classes
-from overtone.recipes.language.shrunk_config import ShrunkConfig, shrink
+from overtone.recipes.language.modeling.causal_model import CausalModel, find_block_classes
+from overtone.recipes.language.modeling.shrunk_config import ShrunkConfig, shrink
 from overtone.recipes.transformers_meta_models import without_initialization
 
 if TYPE_CHECKING:
