@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,8 @@ from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 
 WITHOUT_SPACES = frozenset({"cantonese", "chinese", "japanese", "lao", "myanmar", "thai"})
 """Languages whose words are not separated, as openai-whisper's tokenizer lists them: every character counts as a word."""
+ELLIPSES, APOSTROPHES = re.compile(r"\.{2,}|…"), re.compile(r"(?<=\w)[’‘ʼ＇](?=\w)")
+"""Whisper's normalisation for English misreads both: it leaves a "." of "..." as a word, and makes two words of "don’t"."""
 EDGE_TOLERANCE = MASTER_RATE * 2 // 5
 """Error of Whisper's word times in samples: a word this near to an end of the clip counts only if it is in the text."""
 
@@ -26,13 +29,13 @@ def measure_clip_errors(text: str, start: int, stop: int, transcribed: Sequence[
     detected = Counter(unit.heard.language for unit in near if unit.heard).most_common(1)
     if language == AUTO and detected:
         language = detected[0][0]
-    expected = _normalize(text, language)
+    expected = normalize(text, language)
     if not expected or any(unit.error for unit in transcribed if unit.start < stop and unit.stop > start):
         return None
     first = sum((unit.start + unit.stop) // 2 < min(start + EDGE_TOLERANCE, (start + stop) // 2) for unit in near)
     last = sum((unit.start + unit.stop) // 2 >= max(stop - EDGE_TOLERANCE, (start + stop) // 2) for unit in near)
     found = ("".join(unit.text for unit in near[before : len(near) - after]) for before in range(first + 1) for after in range(last + 1))
-    return min(_compute_rate(expected.split(), _normalize(one, language).split()) for one in set(found))
+    return min(_compute_rate(expected.split(), normalize(one, language).split()) for one in set(found))
 
 
 def _compute_rate(expected: list[str], found: list[str]) -> float:
@@ -50,7 +53,9 @@ def _compute_rate(expected: list[str], found: list[str]) -> float:
     return round(errors / len(expected), 3)
 
 
-def _normalize(text: str, language: str) -> str:
+def normalize(text: str, language: str) -> str:
+    """Return the normalised words of a text, separated by one space. `language`: English name in lower case, or `auto`."""
+    text = APOSTROPHES.sub("'", ELLIPSES.sub(" ", text))
     return " ".join(_load_normalizer(language)(text).split())
 
 

@@ -1,14 +1,13 @@
 """Intelligibility: word and character error rates (WER, CER) of Whisper's transcript of a clip against its text.
 
 Texts are compared after Whisper's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
-code): for English it unifies spelling, numbers and contractions; for other languages it removes case and punctuation. Chinese and Japanese
-are compared character by character, because they have no spaces between words.
+code), after two repairs of what it misreads (`word_errors.normalize`). For English it unifies spelling, numbers and contractions; for other
+languages it removes case and punctuation. Languages without spaces between words are compared character by character.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -23,7 +22,7 @@ from overtone.data_prep.parallel.devices import choose_device
 from overtone.data_prep.segmentation import vad
 from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
-from overtone.data_prep.transcription.word_errors import WITHOUT_SPACES
+from overtone.data_prep.transcription.word_errors import normalize
 from overtone.finetune.errors import UserError
 
 RETRY_PAUSES = (0.3, 1.0)
@@ -113,20 +112,6 @@ def transcripts_wer(transcripts: Iterable[tuple[str, str]], language: str) -> fl
     """WER of transcripts, given as pairs of (expected text, transcript)."""
     errors = [one for text, transcript in transcripts if (one := count_errors(text, transcript, language))]
     return sum(one.wrong_words for one in errors) / sum(one.words for one in errors)
-
-
-def normalize(text: str, language: str) -> str:
-    """The normalised words of a text, separated by one space. `language`: English name in lower case, or `auto`."""
-    return " ".join(_normalizer(language)(text).split())
-
-
-@functools.cache
-def _normalizer(language: str) -> Callable[[str], str]:
-    from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
-
-    if language == "english":
-        return EnglishTextNormalizer()
-    return BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
 
 
 def check_whisper(name: str, option: str = "--asr") -> None:

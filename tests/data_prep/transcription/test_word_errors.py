@@ -6,7 +6,7 @@ import pytest
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
-from overtone.data_prep.transcription.word_errors import measure_clip_errors
+from overtone.data_prep.transcription.word_errors import measure_clip_errors, normalize
 
 SECOND = MASTER_RATE
 HEARD = [
@@ -26,6 +26,14 @@ def test_only_words_inside_the_clip_count() -> None:
 def test_unknown_errors_are_none() -> None:
     assert measure_clip_errors("…", 0, 2 * SECOND, HEARD, "auto") is None
     assert measure_clip_errors("three", 2 * SECOND, 4 * SECOND + 1, HEARD, "auto") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [("To exit...", "to exit"), ("Wait… what?", "wait what"), ("don’t, he‘s", "do not he is"), ("‘Yes’ . . .", "yes"), ("A 2.5", "a 2.5")],
+)
+def test_ellipses_are_no_words_and_typographic_apostrophes_equal_straight_ones(text: str, plain: str) -> None:
+    assert normalize(text, "english") == plain
 
 
 def say(*words: tuple[str, float]) -> list[TextUnit]:
