@@ -27,6 +27,8 @@ from overtone.finetune.errors import UserError
 
 Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 WRAPPED = "_checkpoint_wrapped_module."
+FILLS_UNUSED = hasattr(FSDPModule, "set_reduce_scatter_unused_params")
+"""True if this torch (2.13 or newer) can reduce zeros for parameters that a backward pass did not reach."""
 
 
 def choose_strategy(parallel: Parallel, train: Train, environ: Mapping[str, str]) -> Strategy:
@@ -216,11 +218,13 @@ def check_sharding(
             raise RuntimeError(f"{name} is trained in {parameter.dtype}; master weights must be float32, or small updates are lost")
 
 
-def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
-    """Configure communication of the next backward pass; `last`: whether it is the last one of its step.
+def prepare_backward(model: nn.Module, strategy: Strategy, last: bool, reached: bool = False) -> None:
+    """Configure communication of the next backward pass; `last`: whether it is the last one of its step. `reached`: whether an earlier step
+    has shown that each trained parameter gets a gradient.
 
     `ddp` and `zero1` keep full gradients and reduce them once per step. `zero1` and `zero2`, like `ddp`, keep gathered weights until the
-    end of the step, when they must be freed, or the update of the shards would have no effect.
+    end of the step, when they must be freed, or the update of the shards would have no effect. `hsdp` sums the gradients of its copies once
+    per step.
     """
     if (replica := replica_of(model)) is not None:
         replica.last = last
@@ -228,6 +232,12 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(last or strategy not in ("ddp", "zero1"))
     model.set_reshard_after_backward(last or strategy not in ("zero1", "zero2"))
+    if strategy == "hsdp" and FILLS_UNUSED and reached:
+        # Until the all-reduce, fully_shard adds up the gradients of a unit as one flat tensor without names. If micro-batches reached other
+        # parameters, such as other experts, their gradients would be added to each other. With zeros for the rest, all are always there.
+        # Not before `reached`: a parameter without any gradient could not be noticed.
+        model.set_reduce_scatter_unused_params(True)
+        model.set_requires_all_reduce(last)
 
 
 def reshard(model: nn.Module) -> None:

@@ -210,7 +210,8 @@ def estimate_communication(work: Work, cluster: Cluster, arrangement: Arrangemen
         case "zero2":
             return gather(units) + turns * reduce, once * turns
     each = gather(units) + gather(outline.units) + reduce  # the root stays gathered for the backward pass
-    return turns * (each + (copy(arrangement.replicate, cluster.gpus) if arrangement.replicate > 1 else 0.0)), once * turns
+    copies = copy(arrangement.replicate, cluster.gpus) if arrangement.replicate > 1 else 0.0  # once per step (torch 2.13 or newer)
+    return turns * each + copies, once * turns
 
 
 def estimate_tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:

@@ -134,7 +134,8 @@ def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, flo
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
-        sharding.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
+        last, reached = number == len(turns) - 1, bool(training.optimizer.state)
+        sharding.prepare_backward(training.model, training.strategy, last, reached)
         seed_generators(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
         weights = {name: term.weight for name, term in terms.items()}

@@ -375,6 +375,87 @@ def test_on_four_ranks_the_norm_is_that_of_one_process(tmp_path: Path) -> None:
     assert {name: found["axes"] for name, found in ranks[0].items()} == {"tensor": [1, 2], "hsdp": [2], "fsdp": [1], "ddp": [2]}
 
 
+class Experts(nn.Module):
+    """A block of equally large experts, of which a micro-batch reaches some, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(4, 4, bias=False) for _ in range(3)])
+
+    def forward(self, hidden: torch.Tensor, chosen: tuple[int, ...]) -> torch.Tensor:
+        for number in chosen:
+            hidden = hidden + torch.tanh(self.experts[number](hidden))
+        return hidden
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList([Experts(), Experts()]), nn.Linear(4, 4)
+
+    def forward(self, hidden: torch.Tensor, chosen: tuple[int, ...]) -> torch.Tensor:
+        hidden = self.blocks[0](hidden, chosen)
+        if chosen:
+            hidden = self.blocks[1](hidden, chosen[:1])
+        return self.head(hidden).clone()
+
+
+ROUTES = {
+    "all": [((0, 1, 2), (0, 1, 2)), ((0, 1, 2), (0, 1, 2)), ((2, 1, 0), (0, 1, 2))],
+    "other experts in each micro-batch, as many": [((0,), (0,)), ((1,), (1,)), ((2,), (2,))],
+    "other experts on each shard": [((0, 1), (2,)), ((1,), (0, 2)), ((2,), (0,))],
+    "a block that the last micro-batch does not call": [((0, 1, 2), (0, 1, 2)), ((0, 1), (2,)), ((), ())],
+}
+"""For each of three micro-batches: the experts that the two ranks of a copy reach. The second copy has them the other way round."""
+
+
+def sums_of_rank(folder: Path) -> dict[str, dict[str, Any]]:
+    """On one of four ranks, for each of `ROUTES`: all-reduces of a step, and gradients that differ from those of one process."""
+    world, found = join((), folder), dict[str, dict[str, Any]]()
+    for name, routes in ROUTES.items():
+        torch.manual_seed(0)
+        plain = Mixture()
+        model = copy.deepcopy(plain)
+        shard(model, (Experts,), "hsdp", Parallel(strategy="hsdp", replicate=2), torch.float32, world)
+        everywhere = torch.randn(3, 4, 5, 4)
+        step(model, world, [(everywhere[0, world.rank], (0, 1, 2))] * 2, reached=False)  # as the first step, which reaches everything
+        model.zero_grad(set_to_none=True)
+        for number, pair in enumerate(routes):
+            for rank in range(4):
+                plain(everywhere[number, rank], pair[(rank + rank // 2) % 2]).square().sum().backward()
+        own = [(everywhere[number, world.rank], pair[(world.rank + world.rank // 2) % 2]) for number, pair in enumerate(routes)]
+        calls = step(model, world, own, reached=True)
+        zero = {key: torch.zeros_like(other) for key, other in plain.named_parameters()}
+        gradients: list[tuple[str, Any]] = [(key, parameter.grad) for key, parameter in model.named_parameters()]
+        right = {key: zero[key] if other.grad is None else other.grad for key, other in plain.named_parameters()}
+        wrong = [key for key, gradient in gradients if not torch.allclose(gradient.full_tensor(), right[key], 1e-5, 1e-6)]
+        found[name] = {"all-reduces": calls, "wrong": wrong}
+    leave()
+    return found
+
+
+def step(model: nn.Module, world: World, micros: list[tuple[torch.Tensor, tuple[int, ...]]], reached: bool) -> int:
+    """Forward and backward of a step; how many all-reduces it took."""
+    calls: list[int] = []
+    real = torch.distributed.all_reduce
+    torch.distributed.all_reduce = lambda *args, **kwargs: (calls.append(1), real(*args, **kwargs))[1]  # type: ignore[assignment]
+    for number, (hidden, chosen) in enumerate(micros):
+        sharding.prepare_backward(model, "hsdp", number == len(micros) - 1, reached)
+        (world.size * model(hidden, chosen).square().sum()).backward()
+    torch.distributed.all_reduce = real
+    return len(calls)
+
+
+@pytest.mark.skipif(not sharding.FILLS_UNUSED, reason="torch before 2.13 sums over the copies in each micro-batch")
+def test_copies_are_summed_once_per_step_whatever_a_micro_batch_reaches(tmp_path: Path) -> None:
+    ranks = fork_server.run_ranks(4, sums_of_rank, tmp_path)
+    assert all(found == ranks[0] for found in ranks)
+    assert [*ranks[0]] == [*ROUTES]
+    for name, found in ranks[0].items():
+        assert found["all-reduces"] == 3, (name, "one for each of two blocks and the root, not for each micro-batch")
+        assert found["wrong"] == [], name
+
+
 class Words(nn.Module):
     """An embedding, a head and a list of parameters that are each larger than a block, and a small layer."""
 
