@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.finetune.storage.tensor_layouts import TensorLayout
 from overtone.recipes.language.modeling.causal_model import build_stock, find_path
@@ -41,10 +43,12 @@ def find_stored_weights(base: Path) -> StoredWeights:
 
 
 def config_without_code(base: Path) -> dict[str, bytes]:
-    """config.json without references to Python files of the base's own (`auto_map`); empty if it has none. An export does not contain these
-    files, and its users must not need to trust any."""
+    """Return config.json without references to Python files of the base's own (`auto_map`), which an export does not contain, and with the
+    name of the class, which vLLM requires and some bases lack; empty if the base's file needs no change."""
     document, dropped = cleaned(base / CONFIG)
-    return {CONFIG: encode_json(document)} if dropped else {}
+    if document.get("architectures"):
+        return {CONFIG: encode_json(document)} if dropped else {}
+    return {CONFIG: encode_json({**document, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[document["model_type"]]]})}
 
 
 def list_copied_files(base: Path, replaced: Collection[str] = ()) -> tuple[str, ...]:

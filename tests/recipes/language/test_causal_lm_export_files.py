@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from overtone.recipes.language import causal_lm_export_files
 from tests.recipes.llm_sft import tiny_runs
 
@@ -23,7 +25,14 @@ def test_files_of_the_tokenizer_are_copied_and_private_ones_are_not(tmp_path: Pa
 
 
 def test_a_config_loses_what_leads_to_code_and_is_copied_otherwise(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    plain = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
     assert causal_lm_export_files.config_without_code(tmp_path) == {}
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "auto_map": {"AutoModel": "code.py"}}')
-    assert json.loads(causal_lm_export_files.config_without_code(tmp_path)["config.json"]) == {"model_type": "llama"}
+    (tmp_path / "config.json").write_text(json.dumps({**plain, "auto_map": {"AutoModel": "code.py"}}))
+    assert json.loads(causal_lm_export_files.config_without_code(tmp_path)["config.json"]) == plain
+
+
+@pytest.mark.parametrize("missing", [{}, {"architectures": None}, {"architectures": []}])
+def test_a_config_without_the_name_of_a_class_gets_it(tmp_path: Path, missing: dict[str, object]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **missing}))
+    assert json.loads(causal_lm_export_files.config_without_code(tmp_path)["config.json"])["architectures"] == ["Qwen3ForCausalLM"]
