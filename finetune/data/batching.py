@@ -9,7 +9,7 @@ With a mixture (finetune/data/mixture.py), a window has each source's share of s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from overtone.finetune.config import Data, Train
 from overtone.finetune.data import sample_serialization
@@ -187,6 +188,16 @@ class RankBatch:
     batch: Batch
     counts: bool
     """False for a filler: a rank without a micro-batch runs a small batch with weight 0, since all ranks must join the collectives."""
+    mismatched: Batch | None = None
+    """Each sample's prompt with another row's answer, for a recipe with a `Divergence`."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> RankBatch:
+        """The same with other tensors."""
+
+        def convert(batch: Batch) -> Batch:
+            return replace(batch, tensors={name: change(tensor) for name, tensor in batch.tensors.items()})
+
+        return replace(self, batch=convert(self.batch), mismatched=None if self.mismatched is None else convert(self.mismatched))
 
 
 class Loader:
@@ -228,10 +239,8 @@ class Loader:
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed, window=shortest.window)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
         chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
-        batches = [self.batch(micro) for micro, _ in chosen]
-        if self._pinned:
-            batches = [replace(batch, tensors={name: tensor.pin_memory() for name, tensor in batch.tensors.items()}) for batch in batches]
-        return [RankBatch(micro, batch, counts) for (micro, counts), batch in zip(chosen, batches, strict=True)]
+        turns = [RankBatch(micro, self.batch(micro), counts, self._mismatch(micro)) for micro, counts in chosen]
+        return [turn.map(Tensor.pin_memory) for turn in turns] if self._pinned else turns
 
     def batch(self, micro: MicroBatch) -> Batch:
         self._rows.announce(micro.ids)
@@ -241,11 +250,29 @@ class Loader:
                 self._recipe.augment(sample, self._processor, torch.Generator().manual_seed(derive_key(micro.window, row)))
                 for row, sample in zip(micro.ids, samples, strict=True)
             ]
-        if micro.packed:
-            assert self._recipe.pack is not None  # finetune/data/dataset_opening.py has refused packing for recipes without `pack`
-            batch = self._recipe.pack(samples)
-            return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
-        return self._recipe.collate(samples)
+        return self._collate(samples, micro.packed)
+
+    def _collate(self, samples: list[Sample], packed: bool) -> Batch:
+        if not packed:
+            return self._recipe.collate(samples)
+        assert self._recipe.pack is not None  # finetune/data/dataset_opening.py has refused packing for recipes without `pack`
+        batch = self._recipe.pack(samples)
+        return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
+
+    def _mismatch(self, micro: MicroBatch) -> Batch | None:
+        """The prompts of a micro-batch with answers of other rows, if the recipe needs such a batch."""
+        reference = self._recipe.reference
+        if reference is None or reference.divergence is None:
+            return None
+        return self._collate([self._find_mismatch(row, reference.divergence.mismatch) for row in micro.ids], micro.packed)
+
+    def _find_mismatch(self, row: int, mismatch: Callable[[Sample, Sample], Sample | None]) -> Sample:
+        own, other = self.sample(row), self._rows.previous(row)
+        while other != row:
+            if (found := mismatch(own, self.sample(other))) is not None:
+                return found
+            other = self._rows.previous(other)
+        raise UserError(f"{self._rows.where(row)}: all rows of its file have the same prompt, and the loss needs answers to other prompts")
 
     def sample(self, row: int) -> Sample:
         """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""

@@ -87,6 +87,10 @@ class Rows:
     def where(self, row: int) -> str:
         return f"{self.path}:{self.index[row, 3]}"
 
+    def previous(self, row: int) -> int:
+        """Number of the row before this one; the last row precedes the first."""
+        return (row - 1) % len(self)
+
     def cache_of(self, _row: int) -> Path:
         """Path of the sample cache with this row."""
         return self.samples.path

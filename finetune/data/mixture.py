@@ -134,6 +134,11 @@ class MixedRows:
         rows, own = self._locate(row)
         return rows.where(own)
 
+    def previous(self, row: int) -> int:
+        """Number of the row before this one in its file; the last row of a file precedes its first."""
+        rows, own = self._locate(row)
+        return row - own + rows.previous(own)
+
     def cache_of(self, row: int) -> Path:
         return self._locate(row)[0].samples.path
 

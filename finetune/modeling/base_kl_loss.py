@@ -99,16 +99,30 @@ def add_reference(recipe: Recipe, base: nn.Module | None) -> Recipe:
     return replace(recipe, loss=loss)
 
 
+def choose_divergence(options: BaseModel, recipe: Recipe) -> Recipe:
+    """The recipe without its `Divergence` if its loss does not need it with these `options`."""
+    reference = recipe.reference
+    if reference is None or reference.divergence is None or reference.divergence.needed(options):
+        return recipe
+    return replace(recipe, reference=replace(reference, divergence=None))
+
+
 @torch.no_grad()
 def predict_with_base(predict: Callable[[nn.Module, Batch], Tensor], model: nn.Module, base: nn.Module | None, batch: Batch) -> Tensor:
     """The base's states or predictions [N, …] of a batch, before the forward of `model`: sharding prepares its backward pass in the last
     forward."""
     if base is not None:
         return predict(base, batch)
+    with switch_off_adapters(model):
+        return predict_in_eval_mode(predict, model, batch)
+
+
+@torch.no_grad()
+def predict_in_eval_mode(predict: Callable[[nn.Module, Batch], Tensor], model: nn.Module, batch: Batch) -> Tensor:
+    """The model's predictions [N, …] of a batch without dropout. It keeps its mode."""
     mode = model.training
     model.eval()
     try:
-        with switch_off_adapters(model):
-            return predict(model, batch)
+        return predict(model, batch)
     finally:
         model.train(mode)

@@ -21,7 +21,16 @@ from overtone.finetune.recipe.discovery import (
 )
 from overtone.finetune.recipe.export_plan import Conversion, ExportPlan
 from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
-from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, REFERENCE, BaseDistance, Loaded, Reference
+from overtone.finetune.recipe.loaded_model import (
+    BASE_DISTANCE,
+    BASE_STATES,
+    DIVERGENCE,
+    REFERENCE,
+    BaseDistance,
+    Divergence,
+    Loaded,
+    Reference,
+)
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, parse_recipe_state
 from overtone.finetune.recipe.samples import (
@@ -41,6 +50,7 @@ from overtone.finetune.recipe.samples import (
 __all__ = [
     "BASE_DISTANCE",
     "BASE_STATES",
+    "DIVERGENCE",
     "POSITIONS",
     "REFERENCE",
     "Answer",
@@ -50,6 +60,7 @@ __all__ = [
     "ContextRows",
     "Conversion",
     "DataPreparation",
+    "Divergence",
     "ExportPlan",
     "Inference",
     "Loaded",

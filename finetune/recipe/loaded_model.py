@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal
 from typing_extensions import TypeVar
 
 from overtone.finetune.recipe.recipe_state import RecipeState
-from overtone.finetune.recipe.samples import Batch, OptionsT
+from overtone.finetune.recipe.samples import Batch, OptionsT, Sample
 
 if TYPE_CHECKING:
     from torch import Generator, Size, Tensor, nn
@@ -24,6 +24,8 @@ BASE_STATES = "base_states"
 """Key of the base's states in `Batch.tensors`."""
 REFERENCE = "reference"
 """Key of the base's predictions in `Batch.tensors`."""
+DIVERGENCE = "divergence"
+"""Key of the estimate of a `Divergence` in `Batch.tensors`."""
 
 
 def _accept_every_name(_: str) -> bool:
@@ -57,10 +59,29 @@ class Reference(Generic[OptionsT]):
     """Predictions of the frozen base with which the loss of a recipe compares its own, such as those of a preference objective."""
 
     predict: Callable[[nn.Module, Batch], Tensor]
-    """One forward of the base → the predictions [N] that `Recipe.loss` gets in `batch.tensors[REFERENCE]`. Called without gradients, in
-    eval mode."""
+    """One forward of the base → the predictions [N] that `Recipe.loss` gets in `batch.tensors[REFERENCE]`, sample by sample. Called without
+    gradients, in eval mode."""
     needed: Callable[[OptionsT], bool]
     """Returns whether the loss needs them with these options."""
+    divergence: Divergence[OptionsT] | None = None
+    """Estimate over all rows of a step of how far the model is from the base. Absent: the loss needs none."""
+
+
+@dataclass(frozen=True)
+class Divergence(Generic[OptionsT]):
+    """An estimate of KL(model‖base) that the loss of each row of a step needs: the mean, over the rows of the step on all ranks, of the
+    model's log-probability of another row's answer minus the base's.
+
+    It is computed without gradients before the loss of the step, and put into `batch.tensors[DIVERGENCE]`, a scalar. The other row is the
+    nearest one before it in the data file whose prompt differs, and the last row precedes the first; so the estimate depends on the rows of
+    the step, and on neither micro-batches nor ranks. An evaluation has one estimate, over all its rows.
+    """
+
+    needed: Callable[[OptionsT], bool]
+    """Returns whether the loss needs it with these options."""
+    mismatch: Callable[[Sample, Sample], Sample | None]
+    """(sample of a row, sample of another one) → the first's prompt with the other's answer; None if they have the same prompt.
+    `Reference.predict` predicts a batch of such samples."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,25 @@ import torch
 from torch import Tensor
 
 from overtone.finetune.data import packing
-from overtone.finetune.data.batching import MicroBatch, Place, Step
+from overtone.finetune.data.batching import Loader, MicroBatch, Place, RankBatch, Step
 from overtone.finetune.data.cached_samples import Ids, Rows
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
 from overtone.finetune.monitoring.stop_requests import StopRequests
-from overtone.finetune.training.step import Training, compute_means, copy_to_device, make_loader, report_means
+from overtone.finetune.training.step import (
+    Training,
+    add_divergence,
+    compute_means,
+    copy_to_device,
+    estimate_divergence,
+    make_loader,
+    report_means,
+)
+
+
+class EvaluationStoppedError(Exception):
+    """A stop was requested before all rows were evaluated."""
 
 
 @torch.no_grad()
@@ -38,12 +50,9 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
     weights: dict[str, float] = {}
     try:
         with closing(make_loader(training, rows)) as loader:
-            for _, turns in loader.iterate(
-                _group_into_rounds(world.data_size, _make_micro_batches(rows, training.config.train.micro_tokens))
-            ):
-                if sum_over_ranks(world, [float(requests.poll() is not None)])[0]:
-                    return None
-                for turn in turns:
+            divergence = estimate_divergence(training, _load_rounds(training, rows, loader, requests))
+            for turns in _load_rounds(training, rows, loader, requests):
+                for turn in add_divergence(training, turns, divergence):
                     terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
                     for name, term in terms.items():
                         weights[name] = term.weight
@@ -54,6 +63,8 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
                         for key in (name, *of_file) if turn.counts else ():
                             totals[key] = totals[key] + term.sum.double()
                             counts[key] += turn.batch.targets[name]
+    except EvaluationStoppedError:
+        return None
     finally:
         sharding.reshard(training.model)
         training.model.train()
@@ -63,6 +74,15 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
     sums, all_counts = dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True))
     measured = compute_means({name: sums[name] for name in weights}, all_counts, weights)
     return {**report_means(training, measured, weights), **_report_files(training, sources, sums, all_counts, weights)}
+
+
+def _load_rounds(training: Training, rows: Rows | MixedRows, loader: Loader, requests: StopRequests) -> Iterator[list[RankBatch]]:
+    """Yield this rank's batches of all `rows`. Raises `EvaluationStoppedError` if a stop is requested. Collective: call on every rank."""
+    micros = _make_micro_batches(rows, training.config.train.micro_tokens)
+    for _, turns in loader.iterate(_group_into_rounds(training.world.data_size, micros)):
+        if sum_over_ranks(training.world, [float(requests.poll() is not None)])[0]:
+            raise EvaluationStoppedError
+        yield turns
 
 
 def _report_files(

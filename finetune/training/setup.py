@@ -96,6 +96,7 @@ def build(
     recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     if base_kl_loss.needs_reference(config.options, recipe):
         recipe = base_kl_loss.add_reference(recipe, base)
+    recipe = base_kl_loss.choose_divergence(config.options, recipe)
     identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)
     training = Training(
         world=world,

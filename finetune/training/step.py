@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from overtone.finetune.data.cached_samples import Rows
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
-from overtone.finetune.modeling import optimizers
+from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
-from overtone.finetune.recipe import Batch, Loaded, Recipe, Term
+from overtone.finetune.recipe import DIVERGENCE, Batch, Loaded, Recipe, Term
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
 
@@ -75,7 +75,7 @@ def train_step(
     """
     started, world, train = time.perf_counter(), training.world, training.config.train
     counts = global_counts(world, turns, training.sources)
-    totals, weights = accumulate(training, turns, counts)
+    totals, weights = accumulate(training, add_divergence(training, turns, estimate_divergence(training, [turns])), counts)
     if not training.optimizer.state:
         check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
     gradients = sharding.group_by_layout(
@@ -110,6 +110,32 @@ def global_counts(world: World, turns: list[RankBatch], sources: Sequence[str] =
         from_source = [turn.batch for turn in turns if turn.counts and turn.micro.source == number]
         own |= {f"mix/{source}/{name}": float(sum(batch.targets[name] for batch in from_source)) for name in names}
     return dict(zip(own, sum_over_data_ranks(world, [*own.values()]), strict=True))
+
+
+def estimate_divergence(training: Training, rounds: Iterable[list[RankBatch]]) -> float | None:
+    """The estimate of the recipe's `Divergence` over all samples of these turns; None if its loss needs none. Collective: call on every
+    rank."""
+    reference, device = training.recipe.reference, training.world.device
+    if reference is None or reference.divergence is None:
+        return None
+    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
+    for turn in (turn for turns in rounds for turn in turns):
+        assert turn.mismatched is not None  # the loader has made it
+        batch = copy_to_device(turn.mismatched, device)
+        own = base_kl_loss.predict_in_eval_mode(reference.predict, training.model, batch)
+        base = base_kl_loss.predict_with_base(reference.predict, training.model, training.base, batch)
+        if turn.counts:
+            total, count = total + (own.double() - base.double()).sum(), count + len(turn.micro.ids)
+    whole, samples = sum_over_data_ranks(training.world, [float(total), float(count)])
+    return whole / samples
+
+
+def add_divergence(training: Training, turns: list[RankBatch], estimate: float | None) -> list[RankBatch]:
+    """The turns with the estimate in their batches."""
+    if estimate is None:
+        return turns
+    added = {DIVERGENCE: torch.tensor(estimate, dtype=torch.float64, device=training.world.device)}
+    return [replace(turn, batch=replace(turn.batch, tensors={**turn.batch.tensors, **added})) for turn in turns]
 
 
 def report_sources(training: Training, sums: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""Preference optimization of causal language models: DPO, IPO, ORPO, SimPO."""
+"""Preference optimization of causal language models: DPO, IPO, KTO, ORPO, SimPO."""

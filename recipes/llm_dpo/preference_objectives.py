@@ -1,6 +1,7 @@
-"""The loss of a pair of answers by each objective. A new objective is one function here, one name in `options.Objective`, and one test.
+"""The loss of a pair of answers by each objective, and of an answer with a label. A new objective is one function here, one name in
+`options.Objective`, and one test.
 
-All take the `Scores` of B pairs and return the loss [B] of each, without a mean: the training divides by the number of all pairs.
+All return the loss [B] of each of B pairs or answers, without a mean: the training divides by the number of all of a step.
 """
 
 from __future__ import annotations
@@ -42,6 +43,25 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class LabelledScores:
+    """Log-probabilities of B answers with labels."""
+
+    model: Tensor
+    """[B] Σ log π(token) over an answer's tokens."""
+    base: Tensor
+    """[B] the same by the base."""
+    desirable: Tensor
+    """[B] bool, the labels."""
+    divergence: Tensor
+    """[] mean over the step of log π − log π_base of answers of other prompts: an estimate of KL(π‖π_base), which can be below 0."""
+
+    @property
+    def reference_point(self) -> Tensor:
+        """[] the z₀ of KTO: the estimate, but at least 0, as a KL divergence is."""
+        return self.divergence.clamp(min=0)
+
+
+@dataclass(frozen=True)
 class Strengths:
     """The numbers of an objective: `options.Options` has their meaning."""
 
@@ -49,6 +69,8 @@ class Strengths:
     margin: float
     label_smoothing: float
     length_normalized: bool
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
 
     def difference(self, scores: Scores) -> Tensor:
         """[B] log-ratio of the chosen answer minus that of the rejected one, of a token if `length_normalized`."""
@@ -84,7 +106,18 @@ def simpo(scores: Scores, by: Strengths) -> Tensor:
     return -logsigmoid(by.beta * (means[:, 0] - means[:, 1]) - by.margin)
 
 
+def kto(scores: LabelledScores, by: Strengths) -> Tensor:
+    """λ · (1 − σ(±β · (log-ratio − z₀))), with + and λ `desirable_weight` for a desirable answer, − and `undesirable_weight` for another:
+    Ethayarajh et al. 2024, arXiv:2402.01306, eq. 7. z₀ has no gradient."""
+    distances = by.beta * (scores.model - scores.base - scores.reference_point)
+    # `where` of two plain numbers is fp32, whatever the model's type.
+    desirable, undesirable = (distances.new_full((), weight) for weight in (by.desirable_weight, by.undesirable_weight))
+    weights = torch.where(scores.desirable, desirable, undesirable)
+    return weights * torch.sigmoid(torch.where(scores.desirable, -distances, distances))
+
+
 OBJECTIVES: dict[Objective, Callable[[Scores, Strengths], Tensor]] = {"dpo": dpo, "ipo": ipo, "orpo": orpo, "simpo": simpo}
+"""The objectives of pairs."""
 
 
 def find_rewards(scores: Scores, by: Strengths) -> Tensor:

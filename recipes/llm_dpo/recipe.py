@@ -1,54 +1,37 @@
-"""llm_dpo: preference optimization of any causal language model of transformers, on pairs of answers to the same prompts.
+"""llm_dpo: preference optimization of any causal language model of transformers, on pairs of answers to the same prompts, or, with KTO, on
+answers with a label.
 
-Both answers of a pair are in one packed row, and neither attends to the other. The base, with which DPO and IPO compare, is the model
-without its adapters, or a frozen, sharded copy of it (`Recipe.reference`). The output head never computes full logits.
+No answer attends to another one, also if they are packed into one row. The base, with which DPO, IPO and KTO compare, is the model without
+its adapters, or a frozen, sharded copy of it (`Recipe.reference`). The output head never computes full logits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor
 
 from overtone.finetune.config import Config
-from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import REFERENCE, Batch, ExportPlan, Loaded, Recipe, Reference, Row, Sample, Sketch, Term
+from overtone.finetune.recipe import DIVERGENCE, Batch, Divergence, ExportPlan, Loaded, Recipe, Reference, Row, Sample, Sketch
 from overtone.recipes.language import collation, loss_mask_preview
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
-from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_pair
+from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_labelled, tokenize_pair
 
-from .options import REFERENCED, Objective, Options
-from .preference_objectives import OBJECTIVES, Scores, Strengths, find_rewards
+from .answer_batches import collate, make_labelled, make_pair, mismatch, pack, split_sample
+from .options import REFERENCED, Options
+from .preference_terms import attach_objective, compute_terms, report_means, score_tokens
 from .state import PreferenceState
 from .verbs import INFERENCE
 
-LOSS, REWARDS = "preference", ("chosen_reward", "rejected_reward")
-METRICS = (
-    *("accuracy", "margin", *REWARDS),
-    *("chosen_log_probability", "rejected_log_probability", "chosen_tokens", "rejected_tokens"),
-)
-"""Means over pairs: share of pairs whose chosen answer has the higher reward, difference of the rewards, and so on."""
-
-
-@dataclass(frozen=True)
-class ObjectiveChoice:
-    """The objective with its numbers, which `load` attaches to the model as `objective` and `compute_terms` reads."""
-
-    name: Objective
-    strengths: Strengths
-
 
 def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
-    """The model on meta, its tokenizer, and the classes of its decoder layers. Raises `UserError` without packing."""
+    """The model on meta, its tokenizer, and the classes of its decoder layers."""
     options = config.options
-    check_packing(config)
     state = PreferenceState(
         chat_template=read_given_template(options),
         objective=options.objective,
@@ -56,22 +39,12 @@ def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
         margin=options.margin,
         label_smoothing=options.label_smoothing,
         length_normalized=options.length_normalized,
+        desirable_weight=options.desirable_weight,
+        undesirable_weight=options.undesirable_weight,
     )
     loaded = load_chat_model(config, state)
     attach_objective(loaded.model, options)
-    return replace(loaded, remarks=(describe_reference(config), *loaded.remarks))
-
-
-def check_packing(config: Config[Options]) -> None:
-    """Raises `UserError` unless samples are packed."""
-    if not config.data.packing:
-        raise UserError("llm_dpo computes both answers of a pair in one packed row; set data.packing: true")
-
-
-def attach_objective(model: nn.Module, options: Options) -> None:
-    """Give a model the `objective` that `compute_terms` reads."""
-    strengths = Strengths(options.strength, options.margin, options.label_smoothing, options.length_normalized)
-    model.__dict__["objective"] = ObjectiveChoice(options.objective, strengths)
+    return replace(loaded, remarks=(*describe_reference(config), *loaded.remarks))
 
 
 def needs_reference(options: Options) -> bool:
@@ -79,75 +52,52 @@ def needs_reference(options: Options) -> bool:
     return options.objective in REFERENCED
 
 
-def describe_reference(config: Config[Options]) -> str:
-    """For the log and `plan`: the reference of the objective."""
+def needs_divergence(options: Options) -> bool:
+    """Return whether the objective needs an estimate of the divergence from the base."""
+    return options.objective == "kto"
+
+
+def describe_reference(config: Config[Options]) -> list[str]:
+    """For the log and `plan`: the reference of the objective, and what padding takes."""
+    passes = "two more forward passes for each batch, of its answers and of answers of other rows, for the KL divergence"
+    passes = passes if needs_divergence(config.options) else "one more forward pass for each batch"
     if not needs_reference(config.options):
-        return f"reference: none ({config.options.objective} compares the two answers by the model alone)"
-    if config.model.lora is not None:
-        return "reference: the model with its adapters switched off, one more forward pass for each batch"
-    return "reference: a frozen copy of the base in the compute type, sharded as the model is, one more forward pass for each batch"
+        found = f"reference: none ({config.options.objective} compares the two answers by the model alone)"
+    elif config.model.lora is not None:
+        found = f"reference: the model with its adapters switched off, {passes}"
+    else:
+        found = f"reference: a frozen copy of the base in the compute type, sharded as the model is, {passes}"
+    if config.data.packing or config.options.objective == "kto":
+        return [found]
+    return [found, "without packing, both answers of a pair are padded to the longest: a micro-batch has up to twice train.micro_tokens"]
 
 
 def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
-    """The base in shape only, with batches of filler pairs, for `overtone plan`."""
-    check_packing(config)
-    sketched = sketch_chat_model(config)
-    attach_objective(sketched.loaded.model, config.options)
-    loaded = replace(sketched.loaded, remarks=(describe_reference(config), *sketched.loaded.remarks))
-    return replace(sketched, loaded=loaded, batch=lambda count, positions: pack([make_filler(positions)] * count))
+    """The base in shape only, with batches of filler, for `overtone plan`."""
+    sketched, options = sketch_chat_model(config), config.options
+    attach_objective(sketched.loaded.model, options)
+    lay = pack if config.data.packing else collate
+
+    def make_batch(count: int, positions: int) -> Batch:
+        batch = lay([make_filler(positions, options)] * count)
+        return replace(batch, tensors={**batch.tensors, DIVERGENCE: torch.zeros(())}) if needs_divergence(options) else batch
+
+    loaded = replace(sketched.loaded, remarks=(*describe_reference(config), *sketched.loaded.remarks))
+    return replace(sketched, loaded=loaded, batch=make_batch)
 
 
-def make_filler(positions: int) -> Sample:
-    """A pair of that many positions, where only the length matters."""
-    return {**collation.make_filler(positions), "chosen": torch.tensor(positions // 2)}
+def make_filler(positions: int, options: Options) -> Sample:
+    """A sample of that many positions, where only the length matters."""
+    own = {"label": torch.tensor(True)} if options.objective == "kto" else {"chosen": torch.tensor(positions // 2)}
+    return {**collation.make_filler(positions), **own}
 
 
 def read(row: Row, processor: ChatProcessor[Options], _: Path) -> Sample:
-    """Both sides end to end: `ids` [S], `supervised` [S], true for tokens of an answer, and `chosen` [], the length of the first side."""
-    chosen, rejected = tokenize_pair(row, processor.tokenizer, processor.options.allow_dropped)
-    ids, supervised = torch.tensor([*chosen[0], *rejected[0]]), torch.tensor([*chosen[1], *rejected[1]])
-    return {"ids": ids, "supervised": supervised, "chosen": torch.tensor(len(chosen[0]))}
-
-
-def split_sample(sample: Sample) -> tuple[Sample, Sample]:
-    """The sides of a pair as samples of llm_sft."""
-    at = int(sample["chosen"])
-    first, second = ({name: sample[name][part] for name in ("ids", "supervised")} for part in (slice(at), slice(at, None)))
-    return first, second
-
-
-def pack(samples: list[Sample]) -> Batch:
-    """A row of B pairs, each side a packed sample of its own. `answers` [2 B, A]: for each side, the places of its tokens among the
-    targets, filled up with the number of targets."""
-    sides = [side for sample in samples for side in split_sample(sample)]
-    batch, places, start = collation.pack(sides), list[Tensor](), 0
-    for side in sides:
-        count = int((collation.shift_labels(side) != collation.IGNORE).sum())
-        places.append(torch.arange(start, start + count))
-        start += count
-    tensors = {**batch.tensors, "answers": pad_sequence(places, batch_first=True, padding_value=start)}
-    return Batch(tensors, dict.fromkeys((LOSS, *METRICS), len(samples)), batch.lengths)
-
-
-def score_answers(model: nn.Module, batch: Batch) -> Tensor:
-    """One forward → the log-probability of each answer [B, 2] in nats, summed over its tokens."""
-    scores = model(batch.tensors, batch.lengths, result="scores")
-    # Gathered, because `index_add` would add in another order each time on a GPU.
-    return torch.cat([scores, scores.new_zeros(1)])[batch.tensors["answers"]].sum(1).view(-1, 2)
-
-
-def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """The loss of the pairs and their metrics, summed over pairs."""
-    objective: Any = model.__dict__["objective"]
-    answers = batch.tensors["answers"]
-    tokens = (answers < len(batch.tensors["supervised"])).sum(1).view(-1, 2)
-    scores = Scores(score_answers(model, batch), batch.tensors.get(REFERENCE), tokens)
-    losses = OBJECTIVES[objective.name](scores, objective.strengths)
-    rewards, found = find_rewards(scores, objective.strengths).detach(), scores.model.detach()
-    margins = rewards[:, 0] - rewards[:, 1]
-    measured = ((margins > 0), margins, *rewards.unbind(1), *found.unbind(1), *tokens.unbind(1))
-    metrics = {name: Term(values.sum().to(margins.dtype), 0.0) for name, values in zip(METRICS, measured, strict=True)}
-    return {LOSS: Term(losses.sum(), 1.0), **metrics}
+    """The sample of a row, as `answer_batches` describes it."""
+    allowed = processor.options.allow_dropped
+    if processor.options.objective == "kto":
+        return make_labelled(*tokenize_labelled(row, processor.tokenizer, allowed))
+    return make_pair(*tokenize_pair(row, processor.tokenizer, allowed))
 
 
 def list_unused(row: Row, processor: ChatProcessor[Options]) -> list[str]:
@@ -156,16 +106,16 @@ def list_unused(row: Row, processor: ChatProcessor[Options]) -> list[str]:
 
 
 def render_sample(sample: Sample, processor: ChatProcessor[Options]) -> str:
-    """Both sides for a terminal, with the tokens of the answers standing out."""
-    chosen, rejected = (loss_mask_preview.render_sample(side, processor) for side in split_sample(sample))
-    return f"chosen:\n{chosen}\nrejected:\n{rejected}"
+    """The answers for a terminal, with their tokens standing out."""
+    shown = [loss_mask_preview.render_sample(side, processor) for side in split_sample(sample)]
+    names = ("chosen", "rejected") if len(shown) == 2 else ("desirable" if sample["label"] else "undesirable",)
+    return "\n".join(f"{name}:\n{text}" for name, text in zip(names, shown, strict=True))
 
 
 def export(base: Path, state: PreferenceState, _: dict[str, Tensor], form: str) -> ExportPlan:
     """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load, with its conversion if `form` is another format."""
-    objective = model_card.Objective(
-        state.objective, {"Objective": f"{state.objective} on pairs of answers, β = {state.beta:g}"}, in_nats=False
-    )
+    answers = "answers with labels" if state.objective == "kto" else "pairs of answers"
+    objective = model_card.Objective(state.objective, {"Objective": f"{state.objective} on {answers}, β = {state.beta:g}"}, in_nats=False)
     return plan_chat_export(base, state.chat_template, form, objective)
 
 
@@ -174,9 +124,10 @@ RECIPE = Recipe(
     load=load,
     read=read,
     list_unused=list_unused,
-    collate=pack,
+    collate=collate,
     loss=compute_terms,
-    reference=Reference(predict=score_answers, needed=needs_reference),
+    report=report_means,
+    reference=Reference(predict=score_tokens, needed=needs_reference, divergence=Divergence(needed=needs_divergence, mismatch=mismatch)),
     export=export,
     formats=FORMATS,
     inference=INFERENCE,

@@ -14,3 +14,5 @@ class PreferenceState(ChatState):
     margin: float
     label_smoothing: float
     length_normalized: bool
+    desirable_weight: float
+    undesirable_weight: float

@@ -8,7 +8,7 @@ from overtone.recipes.language.cli.verbs import INFERENCE
 __all__ = ["DATA", "INFERENCE"]
 
 DATA = DataPreparation(
-    row_keys=(frozenset({"chosen", "rejected"}),),
+    row_keys=(frozenset({"chosen", "rejected"}), frozenset({"completion", "label"})),
     advice="""Each line is a pair of answers to one prompt:
   {"prompt": "…", "chosen": "…", "rejected": "…"}
 each a text without a template, or a list of messages; docs/preferences.md lists the forms.""",

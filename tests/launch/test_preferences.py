@@ -15,7 +15,7 @@ from overtone.finetune.distributed import process_group
 from overtone.finetune.exporting import export
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.training.run import train
-from overtone.recipes.llm_dpo.recipe import LOSS, METRICS
+from overtone.recipes.llm_dpo.answer_batches import LOSS
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
 from tests.recipes.llm_sft import tiny_runs
@@ -30,11 +30,15 @@ PAIRS = [
     }
     for count in range(1, 9)
 ]
+LABELLED = [
+    {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"} for row in PAIRS for side in ("chosen", "rejected")
+]
 LORA = {"model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"}
-ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}}
+ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}, "kto": {"options.objective": "kto"}}
 SHARDED: list[tuple[int, str, dict[str, str]]] = [
     *((2, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
+    (2, "kto", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
     (2, "full", {"parallel.strategy": "fsdp", "train.activation_checkpointing": "full"}),
     *((4, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (4, "lora", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
@@ -44,7 +48,10 @@ SHARDED: list[tuple[int, str, dict[str, str]]] = [
 def list_overrides(folder: Path, world: int) -> list[dict[str, str]]:
     """The runs of this many processes, each by its keys."""
     cases = [(name, dict[str, str]()) for name in ALONE] if world == 1 else [case[1:] for case in SHARDED if case[0] == world]
-    return [{**basic_keys(folder, find_run(folder, world, name, changes)), **ALONE[name], **changes} for name, changes in cases]
+    data = {name: {"data.train": str(folder / f"{'labels' if name == 'kto' else 'pairs'}.jsonl")} for name in ALONE}
+    return [
+        {**basic_keys(folder, find_run(folder, world, name, changes)), **data[name], **ALONE[name], **changes} for name, changes in cases
+    ]
 
 
 def basic_keys(folder: Path, run: Path) -> dict[str, str]:
@@ -74,7 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base and the data; the runs of each number of processes are trained when the first is requested."""
     found = tmp_path_factory.mktemp("preferences")
     tiny_runs.write_base(found / "base")
-    (found / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
+    for name, rows in (("pairs", PAIRS), ("labels", LABELLED)):
+        (found / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return found
 
 
@@ -90,8 +98,18 @@ def test_sharded_runs_match_one_process(folder: Path, world: int, name: str, cha
     found, expected = read_run(folder, world, name, changes), read_run(folder, 1, name, {})
     assert len(found) == len(expected) == STEPS and expected[-1]["margin"] > expected[0]["margin"] + 0.1
     for one, other in zip(found, expected, strict=True):
-        assert [one[key] for key in (LOSS, *METRICS)] == pytest.approx([other[key] for key in (LOSS, *METRICS)], rel=1e-4, abs=2e-5)
+        names = list_metrics(other)
+        assert len(names) >= 11 and [one[key] for key in names] == pytest.approx([other[key] for key in names], rel=1e-4, abs=2e-5)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def list_metrics(step: dict[str, Any]) -> list[str]:
+    """The loss and the metrics of the recipe in a logged step."""
+    return [
+        name
+        for name in step
+        if name in (LOSS, "accuracy", "margin", "kl") or name.startswith(("chosen", "rejected", "mismatched", "longer"))
+    ]
 
 
 def test_a_launched_run_resumes_exports_and_answers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +119,7 @@ def test_a_launched_run_resumes_exports_and_answers(folder: Path, tmp_path: Path
             keys = {**basic_keys(folder, tmp_path / name), "train.steps": str(stop), "train.schedule": "constant"}
             words = [word for key, value in keys.items() for word in (f"--{key}", value)]
             printed = launch("cpu", 2, "finetune/train.py", "--recipe", "llm_dpo", *words)
-        logs[name] = [[event[key] for key in (LOSS, *METRICS, "grad_norm")] for event in series(tmp_path / name)]
+        logs[name] = [[event[key] for key in (*list_metrics(event), "grad_norm")] for event in series(tmp_path / name)]
     assert logs["whole"] == logs["resumed"] and len(logs["whole"]) == 4
     assert "reference: a frozen copy of the base" in printed
     exported = export.export(tmp_path / "resumed", tmp_path / "export")

@@ -1,8 +1,9 @@
-"""Reads a row with a pair of answers.
+"""Reads a row with a pair of answers, or with one answer and whether it is a good one.
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}                            texts, without a template
     {"prompt": [messages…], "chosen": [messages…], "rejected": [messages…]}    a chat and two ways to continue it; `tools` is optional
     {"chosen": [messages…], "rejected": [messages…]}                           two chats with the same beginning
+    {"prompt": …, "completion": …, "label": true}                              one answer, as texts or as messages
 
 In the third form, `prompt` may repeat the first question as text, as UltraFeedback's rows do. Each side is read as a row of llm_sft with
 `prompt` and `completion`, so the tokens of an answer are proven in the same way.
@@ -17,6 +18,7 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.language.tokenization.sft_tokenization import list_unused, tokenize_row
 
 SIDES = ("chosen", "rejected")
+LABELLED = ("prompt", "completion", "label")
 Side = tuple[list[int], list[bool]]
 """ids [S], and a mask [S] that is true for tokens of the answer."""
 
@@ -35,16 +37,28 @@ def tokenize_pair(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[s
     return chosen, rejected
 
 
+def tokenize_labelled(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> tuple[Side, bool]:
+    """The answer of a row with `prompt`, `completion` and `label`, and the label. Raises `UserError` for a malformed row."""
+    if missing := [name for name in LABELLED if name not in row]:
+        pair = "; a pair of answers has two labels, so it is two such rows" if "rejected" in row else ""
+        raise UserError(f"has no {' and no '.join(map(repr, missing))}; a row needs 'prompt', 'completion' and 'label'{pair}")
+    if not isinstance(row["label"], bool):
+        raise UserError(f"label must be true (a good answer) or false, found {row['label']!r:.40}")
+    return tokenize_row(_make_completion(row), tokenizer, "assistant", allow_dropped), row["label"]
+
+
 def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
     """Return what of the row is not used, for counts."""
-    return list(dict.fromkeys(part for side in split_sides(row) for part in list_unused(side, tokenizer, allow_dropped)))
+    sides = split_sides(row) if "chosen" in row else (_make_completion(row),)
+    return list(dict.fromkeys(part for side in sides for part in list_unused(side, tokenizer, allow_dropped)))
 
 
 def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row as two rows with `prompt` and `completion`. Raises `UserError` if it is none of the three forms."""
     for name in SIDES:
         if name not in row:
-            raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats")
+            single = "; rows with a completion and its label are for options.objective: kto" if "label" in row else ""
+            raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats{single}")
     answers = [row[name] for name in SIDES]
     if all(isinstance(answer, str) for answer in answers):
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
@@ -75,6 +89,10 @@ def _split_chats(row: dict[str, Any], answers: list[list[dict[str, Any]]]) -> tu
     if prompt is not None and prompt not in [message.get("content") for message in one[:same] if message.get("role") == "user"]:
         raise UserError("prompt is not a question at the beginning of both chats; remove it, or give it as messages without the chats' own")
     return _make_sides(row, one[:same], [chat[same:] for chat in answers])
+
+
+def _make_completion(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("tools", "prompt", "completion") if row.get(name) is not None}
 
 
 def _make_sides(row: dict[str, Any], prompt: Any, answers: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -22,7 +22,7 @@ from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, St
 from overtone.finetune.data.cached_samples import Rows, SamplesFile, compute_checksum, open_rows
 from overtone.finetune.data.index_building import Measured, build_index
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.recipe import Batch, Divergence, Reference, Sample
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -279,3 +279,40 @@ def test_an_evaluation_does_not_augment() -> None:
     assert loader.batch(MicroBatch((0, 1), 9, 5)).tensors["drawn"].tolist() == [[0.0, 0.0]] * 2
     assert loader.batch(MicroBatch((0, 1), 9, 5, window=1)).tensors["drawn"].min() > 0
     loader.close()
+
+
+# --- answers of other rows
+
+
+def join_texts(sample: Sample, other: Sample) -> Sample | None:
+    """The first half of a text with the second half of another; None if both begin with the same letter."""
+    own, answer = (each["ids"].tolist() for each in (sample, other))
+    return None if own[0] == answer[0] else {"ids": torch.tensor([*own[: len(own) // 2], *answer[len(answer) // 2 :]])}
+
+
+def list_mismatched(texts: list[str], *micros: MicroBatch) -> list[list[str]]:
+    divergence = Divergence(needed=lambda _: True, mismatch=join_texts)
+    reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence)
+
+    def collate(samples: list[Sample]) -> Batch:
+        return Batch({str(place): sample["ids"] for place, sample in enumerate(samples)}, {})
+
+    recipe = replace(tiny.RECIPE, reference=reference, collate=collate)
+    loader = Loader(rows_in_memory(texts), recipe, 0, 1)
+    try:
+        turns = loader.turns(micros)
+    finally:
+        loader.close()
+    assert all(turn.mismatched is not None for turn in turns)
+    return [[bytes(ids.tolist()).decode() for ids in turn.mismatched.tensors.values()] for turn in turns if turn.mismatched is not None]
+
+
+def test_a_row_gets_the_answer_of_the_nearest_row_before_it_with_another_prompt() -> None:
+    texts = ["aaAA", "bbBB", "bbCC", "ddDD"]
+    assert list_mismatched(texts, MicroBatch((0, 1, 2, 3), 8, 0)) == [["aaDD", "bbAA", "bbAA", "ddCC"]]
+    assert list_mismatched(texts, MicroBatch((2,), 2, 0), MicroBatch((3, 0), 4, 0)) == [["bbAA"], ["ddCC", "aaDD"]]
+
+
+def test_rows_that_all_have_the_same_prompt_are_refused() -> None:
+    with pytest.raises(UserError, match="all rows of its file have the same prompt, and the loss needs answers to other prompts"):
+        list_mismatched(["aaAA", "aaBB"], MicroBatch((0,), 2, 0))

@@ -171,7 +171,9 @@ def test_each_sources_loss_is_that_of_its_own_rows(tmp_path: Path, world: World)
     for name in written:
         own = [text for text in texts if text in written[name]]
         assert own and numbers[f"mix/{name}/loss"] == pytest.approx(float(plain_loss(model, own).detach()), rel=1e-6)
-        assert training.rows.where(training.rows.lengths.starts[training.rows.names.index(name)]) == f"{tmp_path / name}.jsonl:1"
+        first = training.rows.lengths.starts[training.rows.names.index(name)]
+        assert training.rows.where(first) == f"{tmp_path / name}.jsonl:1"
+        assert training.rows.previous(first) == first + len(written[name]) - 1 and training.rows.previous(first + 1) == first
     assert numbers["loss"] == pytest.approx(float(plain_loss(model, texts).detach()), rel=1e-6)
     one = next(turn for turn in turns if turn.counts)
     numbers = train_step(training, [one], 0)

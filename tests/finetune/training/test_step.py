@@ -18,13 +18,15 @@ from overtone.finetune.distributed.sharding import plain_name
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import optimizers
 from overtone.finetune.monitoring.loss_spikes import NotFiniteError
-from overtone.finetune.recipe import Batch, Term
+from overtone.finetune.recipe import DIVERGENCE, Batch, Divergence, Reference, Term
 from overtone.finetune.training.loop import steps_left
 from overtone.finetune.training.step import (
     Training,
     accumulate,
+    add_divergence,
     compute_means,
     compute_objective,
+    estimate_divergence,
     global_counts,
     make_loader,
     memory_gib,
@@ -260,3 +262,24 @@ def test_gradients_of_an_update_that_is_not_applied_are_dropped(tmp_path: Path, 
     with pytest.raises(NotFiniteError):
         train_step(chosen, turns, 0, recent=((1e-3, 1e-3),) * 20)
     assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
+def test_the_divergence_is_a_mean_over_all_samples_of_a_step(tmp_path: Path, world: World) -> None:
+    training, _ = tiny.built(world, tiny.config_in(tmp_path))
+    scale = torch.nn.Parameter(torch.tensor(3.0))
+    model, base = (torch.nn.ParameterList([each]) for each in (scale, torch.ones(())))
+    divergence = Divergence(needed=lambda _: True, mismatch=lambda own, _: own)
+    reference = Reference(predict=lambda model, batch: model[0] * batch.tensors["scores"], needed=lambda _: True, divergence=divergence)
+    recipe = replace(training.recipe, reference=reference)
+    training = replace(training, recipe=recipe, model=model, base=base)
+    batches = [Batch({"scores": torch.tensor(values)}, {}) for values in ([1.0, 2.0], [4.0], [100.0])]
+    micros = [batching.MicroBatch(ids, 0, 0) for ids in ((0, 1), (2,), (3,))]
+    turns = [
+        batching.RankBatch(micro, Batch({}, {}), counts, batch)
+        for micro, batch, counts in zip(micros, batches, (True, True, False), strict=True)
+    ]
+    found = estimate_divergence(training, [turns[:1], turns[1:]])
+    assert found == pytest.approx((3 - 1) * (1 + 2 + 4) / 3)
+    assert [float(turn.batch.tensors[DIVERGENCE]) for turn in add_divergence(training, turns, found)] == [found] * 3
+    assert estimate_divergence(replace(training, recipe=replace(recipe, reference=replace(reference, divergence=None))), [turns]) is None
+    assert scale.grad is None and model.training

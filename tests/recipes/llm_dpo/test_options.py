@@ -32,12 +32,14 @@ def test_the_config_of_a_checkpoint_is_a_valid_config(tmp_path: Path, objective:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"objective": "kto"}, r"options\.objective"),
+        ({"objective": "sft"}, r"options\.objective"),
         ({"beta": "0"}, r"options\.beta"),
         ({"label_smoothing": "0.5"}, r"options\.label_smoothing"),
         ({"margin": "2"}, "margin has no effect on dpo, only on simpo; remove it"),
         ({"objective": "orpo", "length_normalized": "true"}, "length_normalized has no effect on orpo, only on dpo and ipo"),
         ({"objective": "ipo", "label_smoothing": "0.1"}, "label_smoothing has no effect on ipo"),
+        ({"desirable_weight": "2"}, "desirable_weight has no effect on dpo, only on kto; remove it"),
+        ({"objective": "kto", "length_normalized": "true"}, "length_normalized has no effect on kto"),
         ({"loss_head": "liger"}, "liger computes no log-probability of each token; use chunked"),
     ],
 )

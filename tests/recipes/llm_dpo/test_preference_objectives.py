@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from overtone.recipes.llm_dpo.options import Objective, Options
-from overtone.recipes.llm_dpo.preference_objectives import OBJECTIVES, Scores, Strengths, find_rewards
+from overtone.recipes.llm_dpo.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
 
 CHOSEN, REJECTED, BASE_CHOSEN, BASE_REJECTED = -12.0, -20.0, -14.0, -18.0
 LONG, SHORT = 6, 4
@@ -33,7 +33,7 @@ def softplus(value: float) -> float:
 
 
 def test_every_objective_of_the_options_has_a_loss() -> None:
-    assert set(OBJECTIVES) == set(Options.model_fields["objective"].annotation.__args__)  # type: ignore[union-attr]
+    assert {*OBJECTIVES, "kto"} == set(Options.model_fields["objective"].annotation.__args__)  # type: ignore[union-attr]
 
 
 def test_dpo_is_the_logistic_loss_of_the_log_ratios() -> None:
@@ -70,6 +70,15 @@ def test_orpo_of_sure_answers_is_finite(means: tuple[float, float]) -> None:
 def test_simpo_compares_means_with_a_margin() -> None:
     reward = 2 * (CHOSEN / LONG - REJECTED / SHORT)
     assert loss("simpo", scores(base=False), 2.0, margin=0.5) == pytest.approx(softplus(0.5 - reward), rel=1e-12)
+
+
+@pytest.mark.parametrize(("divergence", "point"), [(1.5, 1.5), (-3.0, 0.0)])
+def test_kto_weighs_the_distance_to_the_reference_point(divergence: float, point: float) -> None:
+    model, base = torch.tensor([-12.0, -20.0], dtype=torch.float64), torch.tensor([-14.0, -18.0], dtype=torch.float64)
+    scores = LabelledScores(model, base, torch.tensor([True, False]), torch.tensor(divergence, dtype=torch.float64))
+    losses = kto(scores, Strengths(0.1, 0.0, 0.0, False, desirable_weight=1.3, undesirable_weight=0.7)).tolist()
+    chosen, rejected = (1 / (1 + math.exp(-value)) for value in (0.1 * (2 - point), 0.1 * (point + 2)))
+    assert losses == pytest.approx([1.3 * (1 - chosen), 0.7 * (1 - rejected)], rel=1e-12)
 
 
 def test_rewards_are_log_ratios_or_means() -> None:

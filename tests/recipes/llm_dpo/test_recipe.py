@@ -16,27 +16,35 @@ from transformers.models.qwen3 import modeling_qwen3
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.data.batching import Loader
 from overtone.finetune.distributed.process_group import World, join, leave
-from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss
 from overtone.finetune.planning.meta_device_estimate import estimate_run
-from overtone.finetune.recipe import REFERENCE, Batch, Sample
+from overtone.finetune.recipe import Batch, Sample
 from overtone.finetune.training import setup
 from overtone.recipes.language import collation
 from overtone.recipes.language.modeling import varlen_attention
-from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.language.preferences import preference_rows
-from overtone.recipes.llm_dpo import recipe
+from overtone.recipes.llm_dpo import answer_batches, preference_terms, recipe
 from overtone.recipes.llm_dpo.options import Options
 from overtone.recipes.llm_dpo.recipe import RECIPE
 from tests.finetune import tiny
-from tests.recipes.llm_dpo.pairs_trained_plainly import ROWS, UPDATES, largest_difference, normalize, processor_of, score_plainly
-from tests.recipes.llm_sft import families, tiny_runs
+from tests.recipes.llm_dpo.pairs_trained_plainly import (
+    LABELLED,
+    ROWS,
+    UPDATES,
+    largest_difference,
+    normalize,
+    processor_of,
+    score_plainly,
+    train_by_recipe,
+)
+from tests.recipes.llm_sft import tiny_runs
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "dpo": {},
     "conservative dpo": {"label_smoothing": 0.1},
     "length-normalized dpo": {"length_normalized": True, "beta": 1.0},
     "ipo": {"objective": "ipo", "beta": 0.5},
+    "kto": {"objective": "kto", "desirable_weight": 1.3},
     "orpo": {"objective": "orpo"},
     "simpo": {"objective": "simpo"},
 }
@@ -64,14 +72,32 @@ def test_training_is_that_of_plain_transformers(base: Path, given: dict[str, Any
     assert largest_difference(base, Options(**given), updates) < 1e-9
 
 
+@pytest.mark.parametrize("objective", ["dpo", "kto"])
+def test_training_of_adapters_is_that_of_peft(base: Path, objective: Any) -> None:
+    """The reference is the model with its adapters switched off."""
+    assert largest_difference(base, Options(objective=objective), UPDATES, lora=True) < 1e-9
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto"])
+def test_padded_batches_give_the_same_training(base: Path, objective: Any) -> None:
+    assert largest_difference(base, Options(objective=objective), 3, packing=False) < 1e-9
+
+
+def test_the_divergence_of_kto_depends_on_the_step_and_not_on_its_micro_batches(base: Path) -> None:
+    cuts = [((0, 1, 2, 3),), ((0, 1), (2, 3)), ((3,), (1,), (0,), (2,))]
+    runs = [list(train_by_recipe(base, Options(objective="kto"), 3, cut=cut)) for cut in cuts]
+    for run in runs[1:]:
+        assert [number for step in run for number in step] == pytest.approx([number for step in runs[0] for number in step], rel=1e-12)
+
+
 def swap_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = recipe.split_sample
-    monkeypatch.setattr(recipe, "split_sample", lambda sample: right(sample)[::-1])
+    right = answer_batches.split_sample
+    monkeypatch.setattr(answer_batches, "split_sample", lambda sample: right(sample)[::-1])
 
 
 def average_instead_of_summing(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = recipe.Scores
-    monkeypatch.setattr(recipe, "Scores", lambda model, base, tokens: right(model / tokens, base / tokens, tokens))
+    right = preference_terms.Scores
+    monkeypatch.setattr(preference_terms, "Scores", lambda model, base, tokens: right(model / tokens, base / tokens, tokens))
 
 
 def count_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +106,15 @@ def count_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shift_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shifted(sample: Sample) -> tuple[Sample, Sample]:
-        one, other = right(sample)
-        return {**one, "supervised": one["supervised"].roll(1)}, {**other, "supervised": other["supervised"].roll(1)}
-
-    right = recipe.split_sample
-    monkeypatch.setattr(recipe, "split_sample", shifted)
+    right = answer_batches.split_sample
+    monkeypatch.setattr(
+        answer_batches, "split_sample", lambda sample: [{**each, "supervised": each["supervised"].roll(1)} for each in right(sample)]
+    )
 
 
 def count_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = recipe.pad_sequence
-    monkeypatch.setattr(recipe, "pad_sequence", lambda places, batch_first, padding_value: right(places, batch_first=batch_first))
+    right = answer_batches.pad_sequence
+    monkeypatch.setattr(answer_batches, "pad_sequence", lambda places, batch_first, padding_value: right(places, batch_first=batch_first))
 
 
 def use_the_trained_model_as_reference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,22 +173,26 @@ def test_the_reference_of_adapters_is_the_base_without_dropout(
     training, _ = setup.build(config_of(base, tmp_path, adapters, ("train.lr", "0.05")), RECIPE, world)
     assert training.base is None
     loader = Loader(training.rows, training.recipe, 0, 1)
-    batch = recipe.pack([loader.sample(row) for row in range(len(ROWS))])
+    batch = answer_batches.pack([loader.sample(row) for row in range(len(ROWS))])
     loader.close()
     model: Any = training.model
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
     seen: list[Tensor] = []
-    right = recipe.Scores
-    monkeypatch.setattr(recipe, "Scores", lambda own, reference, tokens: (seen.append(reference), right(own, reference, tokens))[1])
+    right = preference_terms.Scores
+    monkeypatch.setattr(
+        preference_terms, "Scores", lambda own, reference, tokens: (seen.append(reference), right(own, reference, tokens))[1]
+    )
     if in_train_mode:
         monkeypatch.setattr(type(model), "eval", lambda self: self)
         monkeypatch.setattr(base_kl_loss, "switch_off_adapters", lambda _: torch.no_grad())
     training.recipe.loss(model, batch)
     plain = AutoModelForCausalLM.from_pretrained(base)
     with torch.no_grad():
-        expected = torch.tensor([[float(score_plainly(plain, row, side)[0]) for side in ("chosen", "rejected")] for row in ROWS])
+        expected = torch.tensor(
+            [[float(score_plainly(plain, row["prompt"], row[side])[0]) for side in ("chosen", "rejected")] for row in ROWS]
+        )
     equal = torch.allclose(seen[0], expected, rtol=1e-4)
     assert equal != in_train_mode and model.training
 
@@ -183,29 +211,20 @@ def test_a_full_run_has_a_frozen_copy_and_plan_names_the_reference(base: Path, t
         assert estimates[name].activations(90, "none", 1).peak > 0
 
 
-def test_without_packing_it_is_refused(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="llm_dpo computes both answers of a pair in one packed row; set data.packing: true"):
-        RECIPE.load(config_of(base, tmp_path, ("data.packing", "false")))
-
-
-def test_metrics_are_sums_over_pairs(base: Path) -> None:
-    samples = [RECIPE.read(row, processor_of(Options()), Path()) for row in ROWS]
-    batch = recipe.pack(samples)
-    model = CausalModel(AutoModelForCausalLM.from_pretrained(base, attn_implementation=varlen_attention.LOOP))
-    recipe.attach_objective(model, Options(beta=0.5))
-    own = recipe.score_answers(model, batch).detach()
-    shifted = own - torch.tensor([[1.0, 3.0], [2.0, 1.0], [1.0, 1.0], [4.0, 8.0]])
-    batch.tensors[REFERENCE] = shifted
-    found = {name: float(term.sum.detach()) for name, term in RECIPE.loss(model, batch).items()}
-    assert set(batch.targets) == set(found) and set(batch.targets.values()) == {len(ROWS)}
-    assert found["accuracy"] == 1 and found["margin"] == pytest.approx(0.5 * (8 - 13), rel=1e-4)
-    assert found["chosen_reward"] == pytest.approx(4, rel=1e-4) and found["rejected_reward"] == pytest.approx(6.5, rel=1e-4)
-    assert found["chosen_log_probability"] == pytest.approx(float(own[:, 0].sum()))
-    tokenizer = families.tokenizer("chatml")
-    assert found["chosen_tokens"] == sum(len(tokenizer(row["chosen"][0]["content"])["input_ids"]) + 1 for row in ROWS)
-
-
 def test_both_sides_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     shown = recipe.render_sample(RECIPE.read(ROWS[0], processor_of(Options()), Path()), processor_of(Options()))
     assert "chosen:\n" in shown and "⟦And to you.<|im_end|>⟧" in shown and "rejected:\n" in shown and "⟦No.<|im_end|>⟧" in shown
+
+
+def test_a_labelled_answer_is_shown_with_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    processor = processor_of(Options(objective="kto"))
+    shown = recipe.render_sample(RECIPE.read(LABELLED[1], processor, Path()), processor)
+    assert shown.startswith("undesirable:\n") and "⟦I am a machine. I am a machine.<|im_end|>⟧" in shown
+
+
+def test_plan_says_what_kto_takes(base: Path, tmp_path: Path) -> None:
+    estimate = estimate_run(config_of(base, tmp_path, ("options.objective", "kto"), ("model.lora", "true")), RECIPE)
+    assert any("adapters switched off, two more forward passes for each batch" in remark for remark in estimate.remarks)
+    assert estimate.activations(90, "none", 1).peak > 0

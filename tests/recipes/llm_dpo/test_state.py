@@ -13,5 +13,6 @@ from overtone.recipes.llm_dpo.state import PreferenceState
 
 def test_an_invalid_state_is_refused() -> None:
     state = {"chat_template": None, "objective": "sft", "beta": 0.1, "margin": 1.0, "label_smoothing": 0.0, "length_normalized": False}
+    state |= {"desirable_weight": 1.0, "undesirable_weight": 1.0}
     with pytest.raises(UserError, match=r"^run/state.json: recipe_state\.objective: "):
         parse_recipe_state(PreferenceState, state, Path("run/state.json"))

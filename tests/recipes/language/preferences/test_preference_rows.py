@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_pair
+from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_labelled, tokenize_pair
 from tests.recipes.llm_sft import families
 
 GREETING = {"role": "user", "content": "Good day."}
@@ -91,3 +91,31 @@ def test_a_difference_that_the_template_drops_is_no_preference() -> None:
 def test_keys_of_messages_that_the_template_does_not_name_are_counted() -> None:
     row = {**EXPLICIT, "rejected": [{**BAD, "score": 3}]}
     assert list_unused_parts(row, families.tokenizer("chatml"), ()) == ["key score of messages"]
+
+
+@pytest.mark.parametrize("row", [{"prompt": [GREETING], "completion": [GOOD]}, {"prompt": "Good day. ", "completion": "And to you."}])
+def test_a_labelled_answer_is_read(row: dict[str, Any]) -> None:
+    tokenizer = families.tokenizer("chatml")
+    (ids, mask), label = tokenize_labelled({**row, "label": False}, tokenizer, ())
+    assert (
+        not label and tokenizer.decode([token for token, learned in zip(ids, mask, strict=True) if learned]).split("<")[0] == "And to you."
+    )
+    assert list_unused_parts({**row, "label": False}, tokenizer, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"prompt": "Good day. ", "completion": "And to you."}, "has no 'label'; a row needs 'prompt', 'completion' and 'label'"),
+        (EXPLICIT, "has no 'completion' and no 'label'.*; a pair of answers has two labels, so it is two such rows"),
+        ({"prompt": "Good day. ", "completion": "Yes.", "label": 1}, r"label must be true \(a good answer\) or false, found 1"),
+    ],
+)
+def test_a_row_without_a_label_is_refused(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        tokenize_labelled(row, families.tokenizer("chatml"), ())
+
+
+def test_a_labelled_row_is_no_pair() -> None:
+    with pytest.raises(UserError, match="has no 'chosen'.*; rows with a completion and its label are for options.objective: kto"):
+        tokenize_pair({"prompt": "Good day. ", "completion": "Yes.", "label": True}, families.tokenizer("chatml"), ())
