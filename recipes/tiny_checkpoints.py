@@ -38,7 +38,12 @@ def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def make_random_weights(shapes: Mapping[str, Size], std: float, seed: int) -> bytes:
-    """A safetensors file with norms of 1, biases of 0, and other weights from a normal distribution with this standard deviation.
+    """A safetensors file of `draw_weights`."""
+    return to_safetensors(draw_weights(shapes, std, seed))
+
+
+def draw_weights(shapes: Mapping[str, Size], std: float, seed: int) -> dict[str, Tensor]:
+    """Norms of 1, biases of 0, and other weights from a normal distribution with this standard deviation, by name.
 
     They are drawn in the order of their names, so that the bytes are the same with every release of transformers.
     """
@@ -48,7 +53,7 @@ def make_random_weights(shapes: Mapping[str, Size], std: float, seed: int) -> by
             tensors[name] = torch.zeros(shape)
         else:
             tensors[name] = torch.ones(shape) if len(shape) == 1 else std * torch.randn(shape, generator=chance)
-    return to_safetensors(tensors)
+    return tensors
 
 
 def train_byte_tokenizer(split: str, texts: Iterable[str], vocabulary: int, special: Sequence[str]) -> Tokenizer:

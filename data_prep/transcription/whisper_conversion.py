@@ -142,5 +142,5 @@ def set_alignment_heads(model: Whisper, heads: list[tuple[int, int]] | None, nam
         for layer, head in heads:
             mask[layer, head] = True
     except (IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{option} {name}: alignment_heads in {GENERATION} do not fit the model ({error}); download it again") from error
+        raise UserError(f"{option} {name}: its alignment_heads do not fit the model ({error}); download it again") from error
     model.register_buffer("alignment_heads", mask.to_sparse(), persistent=False)

@@ -128,10 +128,10 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Whispe
         model.load_state_dict(checkpoint["model_state_dict"])
     except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"{option} {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
-    if converted is not None:
-        whisper_conversion.set_alignment_heads(model, converted["alignment_heads"], name, option)
-    elif path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # unknown for a custom file: Whisper uses the upper half
+    if path != Path(name) and name in whisper._ALIGNMENT_HEADS:
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    else:  # of our own exports; Whisper's own loader does not read them from a file, and uses the upper half
+        whisper_conversion.set_alignment_heads(model, checkpoint.get("alignment_heads"), name, option)
     model.to(device)
     if _uses_fp16(model):
         halve_products(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from overtone.finetune.recipe import Conversion
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import DOCUMENTS, admit
 from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.terminal import print_line
 from overtone.recipes.language.causal_lm_export_files import GENERATION
 
 OPENAI, CTRANSLATE2 = "openai-whisper", "ctranslate2"
@@ -71,13 +74,20 @@ def convert_to_openai(folder: Path, target: Path, number_type: str) -> dict[str,
     found = whisper_conversion.read_checkpoint(str(folder))
     state = {name: value.to(TYPES[number_type]) for name, value in found["model_state_dict"].items()}
     buffer = io.BytesIO()
-    torch.save({"dims": found["dims"], "model_state_dict": state}, buffer)
+    torch.save({**found, "model_state_dict": state}, buffer)
     files.write_in_place(target / FILE, buffer.getvalue())
-    loaded = whisper_engine.load_whisper(str(target / FILE), "cpu").state_dict()
+    model = whisper_engine.load_whisper(str(target / FILE), "cpu")
+    loaded = model.state_dict()
     if wrong := [name for name, value in state.items() if not value.isfinite().all()]:
         raise UserError(f"{wrong[0]} has values that {number_type} cannot hold. Nothing was exported; add --quantize f32")
     if wrong := [name for name, value in state.items() if not torch.equal(loaded[name], value.float())]:
         raise UserError(f"{FILE}: {wrong[0]} does not read back as it was trained. Nothing was exported; check the disk and try again")
+    if found["alignment_heads"] is not None:
+        heads = base64.b85encode(gzip.compress(model.alignment_heads.to_dense().numpy().tobytes(), mtime=0))
+        print_line(
+            f"note: openai-whisper does not read from a file which attention heads give the times of words; after "
+            f"model = whisper.load_model({FILE!r}), call model.set_alignment_heads({heads!r})"
+        )
     copy_documents(folder, target)
     return {FILE: files.digest(target / FILE)}
 

@@ -24,7 +24,14 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from overtone.data_prep.transcription.whisper_conversion import VOCABULARIES
 from overtone.finetune.errors import exit_code
 from overtone.finetune.storage import files
-from overtone.recipes.tiny_checkpoints import make_parser, report_checkpoint, require_new_folder, to_safetensors, write_checkpoint
+from overtone.recipes.tiny_checkpoints import (
+    draw_weights,
+    make_parser,
+    report_checkpoint,
+    require_new_folder,
+    to_safetensors,
+    write_checkpoint,
+)
 
 from ..options import Options
 from ..released_models import PROCESSOR, describe_whisper
@@ -43,10 +50,11 @@ TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 """Tokens that the files of the released models do not list."""
 
 
-def build(folder: Path, multilingual: bool = True, seed: int = 0) -> Path:
-    """Write model, tokenizer and settings into a new folder. The same seed gives the same bytes. Raises `UserError` if it exists."""
+def build(folder: Path, multilingual: bool = True, seed: int = 0, width: int = WIDTH) -> Path:
+    """Write model, tokenizer and settings into a new folder; `width` is the size of the states. The same seed gives the same bytes. Raises
+    `UserError` if the folder exists."""
     require_new_folder(folder)
-    config = describe_whisper(WIDTH, ENCODER_LAYERS, DECODER_LAYERS, HEADS, multilingual)
+    config = describe_whisper(width, ENCODER_LAYERS, DECODER_LAYERS, HEADS, multilingual)
     contents = {
         "config.json": files.json_bytes(config),
         "generation_config.json": files.json_bytes(describe_generation(make_processor(WhisperConfig(**config), Options()))),
@@ -94,17 +102,9 @@ def make_weights(config: dict[str, Any], seed: int) -> bytes:
     """`model.safetensors`: random weights, and the fixed positions of the encoder. The output head is that of the embedding."""
     with torch.device("meta"):
         model = WhisperForConditionalGeneration(WhisperConfig(**config))
-    chance, tensors = torch.Generator().manual_seed(seed), dict[str, Tensor]()
-    for name, parameter in sorted(model.named_parameters()):
-        if name == SINUSOIDS:
-            tensors[name] = make_sinusoids(*parameter.shape)
-        elif name.endswith("bias"):
-            tensors[name] = torch.zeros(parameter.shape)
-        elif parameter.dim() == 1:
-            tensors[name] = torch.ones(parameter.shape)
-        else:
-            tensors[name] = WEIGHT_STD * torch.randn(parameter.shape, generator=chance)
-    return to_safetensors(tensors)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    positions = make_sinusoids(*shapes.pop(SINUSOIDS))
+    return to_safetensors({**draw_weights(shapes, WEIGHT_STD, seed), SINUSOIDS: positions})
 
 
 def make_sinusoids(positions: int, width: int) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import whisper
 from safetensors.torch import load_file, save_file
 
 from overtone.data_prep.transcription import whisper_engine
@@ -59,6 +63,21 @@ def test_a_value_that_the_type_cannot_hold_is_refused(exported: Path, tmp_path: 
     save_file(tensors, tmp_path / "large" / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=r"decoder.ln.bias has values that f16 cannot hold. Nothing was exported; add --quantize f32"):
         format_conversion.convert_to_openai(tmp_path / "large", tmp_path, "f16")
+
+
+def test_the_times_of_words_come_from_the_same_attention_heads(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "export"
+    shutil.copytree(exported, folder)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**settings, "alignment_heads": [[1, 1]]}))
+    format_conversion.convert_to_openai(folder, tmp_path, "f16")
+    ours = whisper_engine.load_whisper(str(tmp_path / "model.pt"), "cpu")
+    assert ours.alignment_heads.to_dense().nonzero().tolist() == [[1, 1]]
+    stock = whisper.load_model(str(tmp_path / "model.pt"), "cpu")
+    assert stock.alignment_heads.to_dense().nonzero().tolist() == [[1, 0], [1, 1]], "its default, the upper half of the layers"
+    (dump,) = re.findall(r"call model\.set_alignment_heads\((b'.*')\)", capsys.readouterr().out)
+    stock.set_alignment_heads(ast.literal_eval(dump))
+    assert stock.alignment_heads.to_dense().nonzero().tolist() == [[1, 1]]
 
 
 def test_a_file_that_does_not_read_back_is_refused(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
