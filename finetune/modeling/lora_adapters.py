@@ -118,6 +118,11 @@ def takes_adapter(module: nn.Module) -> bool:
         return isinstance(module(states), Tensor)
 
 
+def is_targeted(lora: Lora | None, name: str) -> bool:
+    """Return whether `model.lora.targets` names the layer. False without adapters, and for those of the recipe's own choice."""
+    return lora is not None and lora.targets is not None and bool(match_names(lora.targets, [name]))
+
+
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:
     """The names that the regular expression `model.lora.targets` matches as a whole. Raises `UserError` for an invalid expression, and for
     one that takes seconds: some, as `(a|a)+b`, try more ways to match than a computer can."""

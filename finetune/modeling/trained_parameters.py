@@ -17,7 +17,8 @@ def choose_trained(loaded: Loaded, recipe: Recipe, model: Model, dtype: torch.dt
     if model.lora is None:
         loading.freeze(loaded.model, lambda name: name in added or loaded.trainable(name), dtype)
         return
-    lora_adapters.inject_adapters(loaded.model, model.lora, recipe.lora_targets, added_parameters.owning_modules(added))
+    targets = loaded.lora_targets or recipe.lora_targets
+    lora_adapters.inject_adapters(loaded.model, model.lora, targets, added_parameters.owning_modules(added))
     if model.quantization:
         quantization.quantize_base(loaded.model)
     loading.freeze(loaded.model, lambda name: name in added or lora_adapters.is_adapter(name), dtype)

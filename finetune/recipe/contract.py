@@ -75,7 +75,8 @@ class Recipe(Generic[OptionsT, StateT, ProcessorT]):
     State: type[StateT] = RecipeState  # type: ignore[assignment]  # the default of StateT
     """The keys that the recipe stores with each checkpoint, `Loaded.state`. Absent: none."""
     lora_targets: str = "all-linear"
-    """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
+    """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set, or `load` chooses others by the options
+    (`Loaded.lora_targets`)."""
     files: Callable[[Row], Iterable[str]] = _name_no_files
     """The files that `read` opens for a row, as paths relative to the data file's folder. Each must exist, and the rows are read again if
     one has another size or time of change than before. It gets the row before `read` has checked it, and may raise `UserError` too."""

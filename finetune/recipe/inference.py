@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
+from overtone.finetune.recipe.recipe_state import RecipeState
+
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
 
@@ -92,5 +94,8 @@ class Inference:
     help: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     """Verb → a function that prints the options that this recipe adds to the verb, without importing torch. For other verbs the verb
     itself is called with `--help`."""
+    check_prompts: Callable[[list[str], RecipeState], None] | None = None
+    """(`sample.prompts`, `Loaded.state`) → raises `UserError` for a prompt that cannot be answered. Called on every rank, after `load`.
+    Absent: every text is a prompt."""
     metrics: SampleMetrics | None = None
     """Metrics of what `sample` returns, besides the means of `Answer.numbers`. Absent: there are only these."""

@@ -100,6 +100,9 @@ class Loaded(Generic[LoadedT]):
     trainable: Callable[[str], bool] = _accept_every_name
     """Returns whether full fine-tuning trains a parameter, by its name, besides the `added` ones; the others stay frozen and out of the
     checkpoints."""
+    lora_targets: str | None = None
+    """Regular expression over names of modules that LoRA adapts with these options, unless model.lora.targets is set. None:
+    `Recipe.lora_targets`."""
     added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
     """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
     initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""

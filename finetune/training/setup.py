@@ -71,8 +71,8 @@ def build(
     local = with_local_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(local, recipe))
-    sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
     loaded = run_on_all(world, lambda: load_shape(local, recipe))
+    sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local.data, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config.model, config.train, config.run.dir))
@@ -186,14 +186,16 @@ def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
 
 
 def load_shape(local: Config, recipe: Recipe) -> Loaded:
-    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, and for a state that the recipe
-    could not read again."""
+    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, for a state that the recipe could
+    not read again, and for a prompt of `sample.prompts` that the model could not answer."""
     loaded = recipe.load(local)
     if not isinstance(loaded.state, recipe.State):
         raise UserError(
             f"recipe {local.recipe}: load returned a state of the class {type(loaded.state).__name__}, but its Recipe has "
             f"State={recipe.State.__name__}; both must be the same class"
         )
+    if local.sample.prompts and recipe.inference.check_prompts is not None:
+        recipe.inference.check_prompts([*local.sample.prompts], loaded.state)
     tensor_parallel.check_model(loaded.model, loaded.blocks, local.parallel.tensor, local.model, loaded.tensor_plans)
     return loaded
 

@@ -47,29 +47,26 @@ def load(config: Config[Options]) -> Loaded[SpeechTextProcessor]:
 def load_processor(config: Config[Options], loaded: Loaded) -> SpeechTextProcessor:
     """The base's tokenizer with the family's tokens. Raises `UserError` for a base without them."""
     assert isinstance(loaded.model, CausalModel)
-    processor = make_processor(config, loaded.base, loaded.model.config.max_position_embeddings)
+    processor = make_processor(config.options, loaded.base, loaded.model.config.max_position_embeddings)
     check_vocabulary(processor.tokenizer, loaded.model.vocabulary, loaded.base)
     return processor
 
 
-def make_processor(config: Config[Options], base: Path, positions: int) -> SpeechTextProcessor:
+def make_processor(options: Options, base: Path, positions: int) -> SpeechTextProcessor:
     """The processor for a base whose positions are known. Reads the base's small files only."""
     tokenizer = load_tokenizer(base, None)
-    family = choose_family(base, tokenizer.get_vocab, config.options.family)
+    family = choose_family(base, tokenizer.get_vocab, options.family)
     ids = find_token_ids(tokenizer, family, base)
-    return SpeechTextProcessor(tokenizer, family, ids, positions, config.options.speaker, config.options.supervise)
+    return SpeechTextProcessor(tokenizer, family, ids, positions, options.speaker, options.supervise)
 
 
 def prepare(config: Config[Options]) -> None:
     """Check base, codec and data before anything expensive, and store what the export needs in the run's cache."""
-    from overtone.recipes.speech.evaluation import samples_during_training
-
     base = resolve_source(config.model.source, config.model.revision)
-    family = make_processor(config, base, read_config(base).max_position_embeddings).family
+    family = make_processor(config.options, base, read_config(base).max_position_embeddings).family
     codec = dataset_speakers.open_run_codec(config.options.codec, base, family)
-    check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
-    speakers = dataset_speakers.collect_speakers(config, family)
-    samples_during_training.check_prompts(config.sample.prompts, speakers)
+    check_dataset_codec(config.data, codec)  # before the rows are checked: its message names the codec of the data
+    speakers = dataset_speakers.collect_speakers(config.data, config.options.speaker, family)
     store_state(config.run.dir, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
 
 

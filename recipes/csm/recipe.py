@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.modeling.lora_adapters import match_names
+from overtone.finetune.modeling.lora_adapters import is_targeted
 from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, Loaded, Recipe, Sketch
 from overtone.recipes.recipe_state_file import load_state
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
@@ -39,7 +39,7 @@ def load(config: Config[Options]) -> Loaded[CsmProcessing]:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
     loaded, tokens = make_loaded(config)
     state = load_state(config.run.dir, CsmState)
-    processor = make_processor(config, loaded.base, tokens, state.numbers())
+    processor = make_processor(config.options, loaded.base, tokens, state.numbers())
     return replace(loaded.with_processor(processor), state=state, remarks=describe_context(state))
 
 
@@ -54,7 +54,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
             base,
             options.depth_weight,
             options.depth_share,
-            chunked_head=config.train.base_distance > 0 and not adapts_head(config),
+            chunked_head=config.train.base_distance > 0 and not is_targeted(config.model.lora, HEAD),
         ),
         processor=None,
         blocks=modeling.BLOCKS,
@@ -64,15 +64,8 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     return loaded, CsmTokens.from_config(model_config)
 
 
-def adapts_head(config: Config[Options]) -> bool:
-    """Return whether the head of codebook 0 gets a LoRA adapter."""
-    pattern = config.model.lora.targets if config.model.lora else None
-    return pattern is not None and bool(match_names(pattern, [HEAD]))
-
-
-def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:
+def make_processor(options: Options, base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:
     """The processor that turns rows into samples."""
-    options = config.options
     return CsmProcessing(load_tokenizer(base, tokens), tokens, speakers, options.speaker, options.context_loss)
 
 
@@ -91,8 +84,8 @@ def sketch(config: Config[Options]) -> Sketch[CsmProcessing]:
     loaded, tokens = make_loaded(config)
 
     def make_plan_processor() -> CsmProcessing:
-        names = [*collect_speakers(config, tokens)]
-        return make_processor(config, loaded.base, tokens, assign_numbers(loaded.base, names))
+        names = [*collect_speakers(config.data, config.options.speaker, tokens)]
+        return make_processor(config.options, loaded.base, tokens, assign_numbers(loaded.base, names))
 
     return Sketch(
         loaded=loaded,
@@ -116,10 +109,6 @@ def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data, and check all rows' codes."""
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
-    if config.sample.prompts:
-        from overtone.recipes.speech.evaluation import samples_during_training
-
-        samples_during_training.check_prompts(config.sample.prompts, list(load_state(config.run.dir, CsmState).numbers()))
 
 
 RECIPE = Recipe(

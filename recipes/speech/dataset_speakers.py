@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from overtone.data_prep import manifest
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
@@ -28,7 +28,7 @@ class SpeakerClips:
     """English names in lower case."""
 
 
-def collect_clips(config: Config, recipe: str, default: str | None, count_frames: Callable[[Row], int]) -> dict[str, SpeakerClips]:
+def collect_clips(data: Data, recipe: str, default: str | None, count_frames: Callable[[Row], int]) -> dict[str, SpeakerClips]:
     """The clips of each speaker of `data.train`, by name in order. `count_frames` checks a row's codes and returns their number of frames.
     Otherwise as `visit_speakers`."""
     found: dict[str, SpeakerClips] = {}
@@ -41,17 +41,17 @@ def collect_clips(config: Config, recipe: str, default: str | None, count_frames
             speaker.frames += frames
         speaker.languages[manifest.LANGUAGES.get(language, language)] += 1
 
-    visit_speakers(config, recipe, default, add_row)
+    visit_speakers(data, recipe, default, add_row)
     return dict(sorted(found.items()))
 
 
-def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Callable[[Path, str, Row], None]) -> None:
+def visit_speakers(data: Data, recipe: str, default: str | None, add_row: Callable[[Path, str, Row], None]) -> None:
     """Call `add_row` with folder, speaker and content of each row of `data.train`, for the recipe of this name. `default` is the speaker of
     rows without one.
 
     Raises `UserError` with file and line for bad rows, and for speakers who are only in `data.val`.
     """
-    trained = list_training_files(config)
+    trained = list_training_files(data)
     if not trained:
         raise UserError(
             "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
@@ -67,7 +67,7 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
 
     for train in trained:
         visit_rows(train, partial(visit_row, train.parent))
-    for val in list_validation_files(config):
+    for val in list_validation_files(data):
         visit_rows(val, lambda row: require_trained(find_speaker_name(row, default), names))
 
 

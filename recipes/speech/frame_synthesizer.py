@@ -5,10 +5,11 @@ Must not import torch: `overtone generate --help` imports modules that import th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from .continuous_speech_batch import SpeechBatch
     from .decoding.continuous_batching import FrameBatch
     from .decoding.frame_loop import DecodedCodes, FrameLoop
+    from .speech_folder import SpeechFolder
+
+PromptT = TypeVar("PromptT")
+SamplerT = TypeVar("SamplerT")
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,60 @@ class FrameVoice(LoadedVoice, ABC):
         for request in requests:
             self.check(request)
         return self.start_session(requests, sampling)
+
+
+class PromptedVoice(FrameVoice, Generic[PromptT, SamplerT]):
+    """Base of the voices that make one prompt from each request, and one sampler from its settings: a session and a running batch take the
+    same."""
+
+    def __init__(self, folder: SpeechFolder, defaults: Mapping[str, Any]) -> None:
+        """`defaults`: as of `LoadedVoice`."""
+        super().__init__(folder, folder.speakers, defaults)
+        self._requests = folder
+
+    @property
+    @abstractmethod
+    def frame_rate(self) -> float:
+        """Frames of codes per second of speech."""
+
+    @abstractmethod
+    def make_prompt(self, request: SpeechRequest) -> PromptT:
+        """The model's input up to the first frame, of a request that has passed `check`. Raises `UserError` if it fills the model."""
+
+    @abstractmethod
+    def make_sampler(self, sampling: SpeechSampling) -> SamplerT:
+        """The settings of a request, with those of the model for all that it does not set."""
+
+    @abstractmethod
+    def open_session(self, prompts: list[PromptT], sampler: SamplerT, seeds: list[int], max_frames: int) -> FrameLoop:
+        """The session that generates the codes of these prompts."""
+
+    @abstractmethod
+    def open_rows(self, slots: int) -> tuple[FrameBatch[Any], Callable[[PromptT, SamplerT, int, int], int]]:
+        """A batch of at most `slots` requests at once, and its function that starts (prompt, sampler, seed, maximum number of frames) in
+        one of its rows and returns the row."""
+
+    @property
+    def can_clone(self) -> bool:
+        """True if it clones from a reference clip."""
+        return self._requests.can_clone
+
+    def check_language(self, language: str | None, speaker: str | None) -> None:
+        """Raise `UserError` if the model cannot speak that language; None is the speaker's own."""
+        self._requests.choose_language(language, speaker)
+
+    def count_frames(self, sampling: SpeechSampling) -> int:
+        """Return the maximum number of frames: `max_seconds`, rounded up."""
+        return math.ceil(sampling.max_seconds * self.frame_rate)
+
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> FrameLoop:
+        """Implements `FrameVoice`."""
+        prompts = [self.make_prompt(request) for request in requests]
+        return self.open_session(prompts, self.make_sampler(sampling), [sampling.seed] * len(prompts), self.count_frames(sampling))
+
+    def start_batch(self, slots: int) -> tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]:
+        """Implements `FrameVoice`."""
+        batch, join = self.open_rows(slots)
+        return batch, lambda request, sampling: join(
+            self.make_prompt(request), self.make_sampler(sampling), sampling.seed, self.count_frames(sampling)
+        )

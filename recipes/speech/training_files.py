@@ -9,19 +9,19 @@ from pathlib import Path
 from overtone.data_prep.audio_codecs.interface import Codec
 from overtone.data_prep.dataset.codec_metadata import read_codes_summary
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.config import Config, on_disk
+from overtone.finetune.config import Data, on_disk
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
 
 
-def list_training_files(config: Config) -> list[Path]:
+def list_training_files(data: Data) -> list[Path]:
     """`data.train`, or the files of `data.mix`."""
-    return [path for path in map(on_disk, config.data.training_files()) if path is not None]
+    return [path for path in map(on_disk, data.training_files()) if path is not None]
 
 
-def list_validation_files(config: Config) -> list[Path]:
+def list_validation_files(data: Data) -> list[Path]:
     """The file or files of `data.val`."""
-    return [path for path in map(on_disk, config.data.validation_files()) if path is not None]
+    return [path for path in map(on_disk, data.validation_files()) if path is not None]
 
 
 def describe_training_files(trained: Sequence[Path]) -> tuple[str, str]:
@@ -33,14 +33,14 @@ def describe_training_files(trained: Sequence[Path]) -> tuple[str, str]:
     return name, digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
-def check_dataset_codec(config: Config, codec: Codec) -> None:
+def check_dataset_codec(data: Data, codec: Codec) -> None:
     """Raise `UserError` if `overtone codes` recorded another codec beside a data file: decoded by this one, its codes would give other
     sounds."""
-    for data in (*list_training_files(config), *list_validation_files(config)):
-        stored = read_codes_summary(data.parent)
+    for file in (*list_training_files(data), *list_validation_files(data)):
+        stored = read_codes_summary(file.parent)
         if stored.codec_digest not in (None, codec.digest()):
             other = stored.entries.get("model", "another model")
             raise UserError(
-                f"{data}: its codes were made with {other}, whose codec differs from that of {codec.model}; "
-                f"run: {overtone_command('codes', data, '--model', codec.model)}"
+                f"{file}: its codes were made with {other}, whose codec differs from that of {codec.model}; "
+                f"run: {overtone_command('codes', file, '--model', codec.model)}"
             )

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data, Model
 
 from .training_files import describe_training_files, list_training_files
 from .voices_json_schema import BaseModelName, TrainedSpeaker, TrainingData
 
 
-def describe_training_data(config: Config, speakers: Sequence[TrainedSpeaker]) -> TrainingData:
+def describe_training_data(data: Data, speakers: Sequence[TrainedSpeaker]) -> TrainingData:
     """The training files of a run, with the clips of its speakers."""
-    name, sha256 = describe_training_files(list_training_files(config))
+    name, sha256 = describe_training_files(list_training_files(data))
     return TrainingData(name=name, sha256=sha256, clips=sum(speaker.clips for speaker in speakers))
 
 
-def describe_base(config: Config) -> BaseModelName:
+def describe_base(model: Model) -> BaseModelName:
     """The base model of a run, without folders of this machine."""
-    return BaseModelName(name=shorten_source(str(config.model.source)), revision=config.model.revision)
+    return BaseModelName(name=shorten_source(str(model.source)), revision=model.revision)
 
 
 def shorten_source(source: str) -> str:

@@ -18,9 +18,9 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.modeling.lora_adapters import match_names
+from overtone.finetune.modeling.lora_adapters import is_targeted
 from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
@@ -39,9 +39,9 @@ from .verbs import INFERENCE
 def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
     base = resolve_source(config.model.source, config.model.revision)
-    model_config, speakers = read_base_config(base), load_speaker_vectors(config)
+    model_config, speakers = read_base_config(base), load_speaker_vectors(config.run.dir)
     names = [speaker.name for speaker in speakers.state.speakers]
-    processor = make_processor(config, base, TokenIds.from_config(model_config), names)
+    processor = make_processor(config.options, base, TokenIds.from_config(model_config), names)
     loaded = make_loaded(config, base, model_config, speakers.vectors)
     return replace(loaded.with_processor(processor), state=speakers.state)
 
@@ -50,9 +50,8 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Jso
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
     options = config.options
     with limit_construction(base):
-        model = build_on_meta(
-            model_config, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(has_adapter, config)
-        )
+        adapted = partial(is_targeted, config.model.lora)
+        model = build_on_meta(model_config, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, adapted)
     return Loaded(
         model=model,
         processor=None,
@@ -63,15 +62,8 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Jso
     )
 
 
-def has_adapter(config: Config[Options], name: str) -> bool:
-    """Return whether the layer `name` gets a LoRA adapter."""
-    pattern = config.model.lora.targets if config.model.lora else None
-    return pattern is not None and bool(match_names(pattern, [name]))
-
-
-def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers: list[str]) -> SpeechProcessor:
+def make_processor(options: Options, base: Path, ids: TokenIds, speakers: list[str]) -> SpeechProcessor:
     """The processor that turns rows into samples. `speakers` are names in the order of the speaker vectors."""
-    options = config.options
     return SpeechProcessor(
         tokenizer=load_tokenizer(base),
         ids=ids,
@@ -91,16 +83,15 @@ def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
     return Sketch(
         loaded=make_loaded(config, base, model_config, vectors),
         batch=lambda count, positions: sequence_layout.collate([sequence_layout.make_dummy_sample(positions, ids)] * count),
-        processor=partial(make_plan_processor, config, base, ids),
+        processor=partial(make_plan_processor, config.data, config.options, base, ids),
     )
 
 
-def make_plan_processor(config: Config[Options], base: Path, ids: TokenIds) -> SpeechProcessor:
+def make_plan_processor(data: Data, options: Options, base: Path, ids: TokenIds) -> SpeechProcessor:
     """The processor for the speakers in the data. Checks that their reference clips are usable, without running the speaker encoder."""
-    options = config.options
-    speakers = collect_speakers(config, ids)
+    speakers = collect_speakers(data, options.speaker, ids)
     check_reference_clips(speakers, options.references)
-    return make_processor(config, base, ids, [speaker.name for speaker in speakers])
+    return make_processor(options, base, ids, [speaker.name for speaker in speakers])
 
 
 def select_trainable(trainable: str) -> Callable[[str], bool]:
@@ -112,16 +103,6 @@ def compute_states(model: nn.Module, batch: Batch) -> Tensor:
     """The talker's states [M, H] that predict codebook 0 and end of speech. The talker predicts no text."""
     states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
     return states
-
-
-def prepare(config: Config[Options]) -> None:
-    """Find the speakers in the data and store their vectors in the run's cache."""
-    speaker_vectors.prepare(config)
-    if config.sample.prompts:
-        from overtone.recipes.speech.evaluation import samples_during_training
-
-        state = speaker_vectors.load_speaker_vectors(config).state
-        samples_during_training.check_prompts(config.sample.prompts, [speaker.name for speaker in state.speakers])
 
 
 RECIPE = Recipe(
@@ -138,7 +119,7 @@ RECIPE = Recipe(
     State=VoiceCloneState,
     # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
-    prepare=prepare,
+    prepare=speaker_vectors.prepare,
     base_folders=("speech_tokenizer",),
     sketch=sketch,
 )

@@ -7,15 +7,28 @@ overtone generate --model exports/me --speaker me --text-file lines.txt --out wa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.interface import SpeechRecipe
 
-from .inference.synthesizer import SPEECH, Request
+from .inference.exported_folder import ExportedModel
+from .inference.synthesizer import Request, Synthesizer
 from .model.sampling_settings import SCHEME, SamplingSettings
 
 if TYPE_CHECKING:
     from argparse import _ArgumentGroup
+
+
+@dataclass(frozen=True)
+class VoiceCloneFolder(ExportedModel):
+    """Implements `overtone.recipes.speech.interface.VoiceFolder`."""
+
+    def open(self) -> Synthesizer:
+        """Load the weights."""
+        return Synthesizer(self)
 
 
 def add_options(group: _ArgumentGroup) -> None:
@@ -23,6 +36,7 @@ def add_options(group: _ArgumentGroup) -> None:
     group.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training feeds the whole text first")
 
 
+SPEECH = SpeechRecipe("voice_clone", VoiceCloneFolder.inspect, base_folders=(CODEC_FOLDER,))
 COMMAND = GenerateCommand(
     speech=SPEECH,
     scheme=SCHEME,

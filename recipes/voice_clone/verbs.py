@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from overtone.recipes.speech.cli.verbs import describe_voice_data, make_inference
 
-from overtone.finetune.recipe import DataPreparation
-from overtone.recipes.speech.cli.verbs import SpeechVerbs
-
-if TYPE_CHECKING:
-    from overtone.recipes.speech.cli.generate import GenerateCommand
-
-
-def load_command() -> GenerateCommand:
-    """`generate` of this recipe, with its voices."""
-    from .speech_registration import COMMAND
-
-    return COMMAND
-
-
-INFERENCE = SpeechVerbs(load_command).inference
-DATA = DataPreparation(
-    verb="voice",
-    advice="""To make some from recordings:
-  overtone voice my_recordings/ --out data/me --whisper small --speaker me
-  overtone codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base
-or see the whole chain on a small example: python -m overtone.recipes.voice_clone.demo""",
+INFERENCE = make_inference(__package__)
+DATA = describe_voice_data(
+    "Qwen/Qwen3-TTS-12Hz-0.6B-Base", "\nor see the whole chain on a small example: python -m overtone.recipes.voice_clone.demo"
 )

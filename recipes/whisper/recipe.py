@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from overtone.finetune.config import Config
-from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Loaded, Recipe, Sample, Sketch, Term
 from overtone.recipes.language.collation import make_filler
@@ -34,11 +33,6 @@ PLANNED_TOKENS = 64
 def load(config: Config[Options]) -> Loaded[RecognizerProcessor]:
     """The model on meta. Raises `UserError` for a base that is no Whisper."""
     options = config.options
-    if options.freeze_encoder and config.model.lora is not None and config.model.lora.targets is None:
-        raise UserError(
-            "options.freeze_encoder has no effect on adapters, which are added to all linear layers; remove it, or adapt the decoder alone "
-            r"with --model.lora.targets 'model\.decoder\..*(_proj|fc[12])'"
-        )
     base = resolve_source(config.model.source, config.model.revision)
     known = modeling.read_config(base)
     processor = modeling.make_processor(known, options)
@@ -53,6 +47,7 @@ def load(config: Config[Options]) -> Loaded[RecognizerProcessor]:
         blocks=find_blocks(model.model),
         base=base,
         trainable=lambda name: modeling.is_trained(name, options.freeze_encoder),
+        lora_targets=r"model\.decoder\..*(_proj|fc[12])" if options.freeze_encoder else None,
         state=WhisperState(language=code if processor.multilingual else None, task=task),
         libraries=("openai-whisper", "soundfile", "soxr", "av"),
         remarks=(f"Whisper, {kind}; {processor.mels} mel bands",),

@@ -260,7 +260,7 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
         find_codec,
         open_codec,
         lambda name: qwen3_tts_speaker_encoder.open_qwen_speaker_encoder("--model", name),
-        lambda name: ExportedModel.read(Path(name)),
+        lambda name: ExportedModel.inspect(Path(name)),
     ):
         with pytest.raises(UserError, match=f"--model {model}: .*model_type 'lightglue' is not"):
             find(str(model))
@@ -271,7 +271,7 @@ def load_voice(voice: Path) -> None:
     stock_qwen_tts.load(voice)
     load_codec(find_codec(str(voice)), "cpu")
     qwen3_tts_speaker_encoder.load_encoder(voice)
-    ExportedModel.read(voice).processor  # noqa: B018 - loads the tokenizer
+    ExportedModel.inspect(voice).processor  # noqa: B018 - loads the tokenizer
 
 
 @pytest.mark.parametrize("kind", ["chat", pytest.param("voice", marks=VOICES)])

@@ -22,7 +22,6 @@ from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTo
 from overtone.recipes.codec_lm.model import tiny_checkpoint
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTokenIds
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
-from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.tiny_checkpoints import to_safetensors
 from workshop.benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 
@@ -76,7 +75,7 @@ def make_ways(folder: Path, codes: int, texts: int, frames: int) -> Ways:
     model: Any = AutoModelForCausalLM.from_pretrained(build(folder, codes), dtype=torch.float32).eval()
     exported = ExportedSpeechTokens.inspect(folder)
     ids: SpeechTokenIds = exported.processor.ids
-    prompt, decoder = exported.make_prompt(SpeechRequest(TEXT, "tara")), SpeechTokenDecoder(model, ids)
+    prompt, decoder = exported.make_prompt(TEXT, "tara"), SpeechTokenDecoder(model, ids)
 
     def theirs() -> Codes:
         inputs = torch.tensor([prompt] * texts)

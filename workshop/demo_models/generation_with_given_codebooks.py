@@ -72,7 +72,7 @@ class GivenCodesSynthesizer(Synthesizer):
 
     def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> GivenCodes:  # noqa: ARG002  # always greedy
         """Implements `FrameVoice`."""
-        prompts = [self._embed_prompt(request, self._load_voice(request)) for request in requests]
+        prompts = [self.make_prompt(request) for request in requests]
         return GivenCodes(self._decoder, prompts, [self.codes[request.text] for request in requests])
 
     def _encode(self, codec: object, wave: Samples) -> Tensor:

@@ -130,7 +130,7 @@ def speak_from_given_codes(export: Path, codebooks: int) -> Spoken:
     new_voice = find_new_voice()
     rows = comparison_clips.read_rows(new_voice / "held_out.jsonl")
     recordings = {str(row["text"]): read_audio(new_voice / row["audio"], MASTER_RATE).samples for row in rows}
-    spoken = speak(GivenCodesSynthesizer(ExportedModel.read(export), recordings, codebooks), list(recordings))
+    spoken = speak(GivenCodesSynthesizer(ExportedModel.inspect(export), recordings, codebooks), list(recordings))
     return [(text, wave[: len(recordings[text])]) for text, wave in spoken]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech import request_checks
 from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.speech_folder import SpeechFolder
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..families import Family, choose_family
@@ -22,18 +24,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ExportedSpeechTokens:
+class ExportedSpeechTokens(SpeechFolder):
     """A folder written by `overtone export`, or a released model. Implements `overtone.recipes.speech.interface.VoiceFolder`, without
     `open`."""
 
-    folder: Path
     family: Family
     languages: dict[str, str]
     """Speaker → language of the training data, "auto" if it is not known. Trained speakers in their order, or those of a released model."""
-    generation: dict[str, Any]
-    """Its own sampling settings."""
     positions: int
-    can_clone: bool = False
 
     @classmethod
     def inspect(cls, folder: Path) -> Self:
@@ -47,7 +45,7 @@ class ExportedSpeechTokens:
         positions = config.get("max_position_embeddings")
         if type(positions) is not int or positions < 1:
             raise UserError(f"{folder / CONFIG}: max_position_embeddings {positions!r}: expected at least 1; export the model again")
-        return cls(folder, family, languages, SCHEME.read_model_settings(folder), positions)
+        return cls(folder, SCHEME.read_model_settings(folder), family, languages, positions)
 
     @cached_property
     def processor(self) -> SpeechTextProcessor:
@@ -60,51 +58,39 @@ class ExportedSpeechTokens:
         return SpeechTextProcessor(tokenizer, self.family, find_token_ids(tokenizer, self.family, self.folder), self.positions)
 
     @property
-    def first_speaker(self) -> str | None:
-        """The first of the speakers."""
-        return next(iter(self.languages), None)
+    def speakers(self) -> Collection[str]:
+        """Implements `SpeechFolder`."""
+        return self.languages
 
-    def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists the valid values, for a request that the model cannot speak."""
-        request_checks.check_text(request)
-        if request.reference is not None:
-            raise UserError(
-                "--reference: this model speaks only with its trained voices, and cannot clone one; give one of its speakers: "
-                f"{', '.join(self.languages)}"
-            )
-        self.check_language(request.language, request.speaker)
-        # Speech takes more positions than its text.
-        request_checks.check_length(request.text, len(self.make_prompt(request)), self.positions // 2)
+    @property
+    def longest_text(self) -> int:
+        """Implements `SpeechFolder`. Speech takes more positions than its text."""
+        return self.positions // 2
 
-    def check_language(self, language: str | None, speaker: str | None) -> None:
-        """Raise `UserError` for a language other than that of the speaker's training data: the prompt has none."""
-        trained = self.languages[self.check_speaker(speaker)]
-        given = manifest.AUTO if language is None else manifest.LANGUAGES.get(language.strip().lower(), language.strip().lower())
-        if given not in (manifest.AUTO, trained):
+    def count_tokens(self, text: str, request: SpeechRequest) -> int:
+        """Implements `SpeechFolder`."""
+        return len(self.make_prompt(text, request.speaker))
+
+    def choose_language(self, given: str | None, speaker: str | None) -> str | None:
+        """The language of the speaker's training data if it is known. Raises `UserError` for another one: the prompt has none."""
+        trained = self.languages[self.find_speaker(speaker)]
+        asked = manifest.AUTO if given is None else manifest.LANGUAGES.get(given.strip().lower(), given.strip().lower())
+        if asked not in (manifest.AUTO, trained):
             known = "" if trained == manifest.AUTO else f", {trained}"
-            raise UserError(f"--language {language}: this model takes no language; it speaks that of its training data{known}; remove it")
+            raise UserError(f"--language {given}: this model takes no language; it speaks that of its training data{known}; remove it")
+        return None if trained == manifest.AUTO else trained
 
-    def complete(self, request: SpeechRequest) -> SpeechRequest:
-        """With its speaker, and the language of the speaker's training data if that is known."""
-        speaker = self.find_speaker(request)
-        language = self.languages[speaker]
-        return replace(request, speaker=speaker, language=None if language == manifest.AUTO else language)
-
-    def make_prompt(self, request: SpeechRequest) -> list[int]:
-        """The token ids of a request, up to the place where speech begins."""
+    def make_prompt(self, text: str, speaker: str | None) -> list[int]:
+        """The token ids of a text in the voice of a speaker, up to the place where speech begins."""
         from ..model.sequence_layout import tokenize_prompt
 
-        return tokenize_prompt(request.text, self.find_speaker(request), self.processor)
+        return tokenize_prompt(text, self.find_speaker(speaker), self.processor)
 
-    def find_speaker(self, request: SpeechRequest) -> str:
-        """The speaker of a request. Raises `UserError` that lists the speakers."""
-        return self.check_speaker(request.speaker)
-
-    def check_speaker(self, given: str | None) -> str:
+    def find_speaker(self, given: str | None) -> str:
         """The given speaker, or the only one. Raises `UserError` that lists them."""
         if not self.languages:
             raise UserError(f"{self.folder} names no speakers; train it on a voice, and speak with the export")
-        return request_checks.find_speaker(given, self.languages, self.folder)
+        return super().find_speaker(given)
 
 
 def read_languages(folder: Path) -> dict[str, str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from overtone.data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDec
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.model_loading import load_for_generation
 from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
-from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.frame_synthesizer import PromptedVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.sampling_settings import extend_sampling
 
@@ -26,18 +26,23 @@ from .decoding import SpeechTokenDecoder, SpeechTokenSession
 from .exported_folder import ExportedSpeechTokens
 
 
-class TokenSynthesizer(FrameVoice):
+class TokenSampler(NamedTuple):
+    """The sampler of a request, and whether it chooses among the codes of the next slot alone."""
+
+    codes: CodeSampler
+    constrained: bool
+
+
+class TokenSynthesizer(PromptedVoice[list[int], TokenSampler]):
     """Owns a loaded model and its codec, on the GPU if there is one; `close` frees their memory. Not thread-safe.
 
     Implements `overtone.recipes.speech.interface.Voice`.
     """
 
-    can_clone = False
     languages: tuple[str, ...] = ()
 
     def __init__(self, exported: ExportedSpeechTokens) -> None:
-        defaults = resolve_settings(exported.family, exported.generation, SpeechSampling())
-        super().__init__(exported, exported.languages, defaults)
+        super().__init__(exported, resolve_settings(exported.family, exported.generation, SpeechSampling()))
         self.exported, self._ids = exported, exported.processor.ids
         # A released model has no codec of its own; exports have one in this folder.
         place = f"--model {exported.folder} (its codec belongs in {CODEC_FOLDER}/):"
@@ -60,33 +65,27 @@ class TokenSynthesizer(FrameVoice):
         """Frames of codes per second of speech."""
         return self.exported.family.frame_rate
 
-    def check_language(self, language: str | None, speaker: str | None) -> None:
-        """Raise `UserError` for a language other than that of the speaker's training data."""
-        self.exported.check_language(language, speaker)
+    def make_prompt(self, request: SpeechRequest) -> list[int]:
+        """Implements `PromptedVoice`."""
+        return self.exported.make_prompt(request.text, request.speaker)
 
-    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> SpeechTokenSession:
-        """Implements `FrameVoice`."""
+    def make_sampler(self, sampling: SpeechSampling) -> TokenSampler:
+        """Implements `PromptedVoice`."""
         settings = extend_sampling(sampling, TokenSampling)
-        return SpeechTokenSession(
-            self._decoder,
-            [self.exported.make_prompt(request) for request in requests],
-            make_sampler(self.exported.family, self.exported.generation, settings),
-            settings.constrained,
-            [settings.seed] * len(requests),
-            math.ceil(settings.max_seconds * self.frame_rate),
-        )
+        return TokenSampler(make_sampler(self.exported.family, self.exported.generation, settings), settings.constrained)
 
-    def start_batch(self, slots: int) -> tuple[SpeechTokenBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
-        """Implements `FrameVoice`. A batch always has the constraint that only codes are chosen."""
+    def open_session(self, prompts: list[list[int]], sampler: TokenSampler, seeds: list[int], max_frames: int) -> SpeechTokenSession:
+        """Implements `PromptedVoice`."""
+        return SpeechTokenSession(self._decoder, prompts, sampler.codes, sampler.constrained, seeds, max_frames)
+
+    def open_rows(self, slots: int) -> tuple[SpeechTokenBatch, Callable[[list[int], TokenSampler, int, int], int]]:
+        """Implements `PromptedVoice`. A batch always has the constraint that only codes are chosen."""
         batch = SpeechTokenBatch(self._decoder, slots)
 
-        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
-            settings = extend_sampling(sampling, TokenSampling)
-            if not settings.constrained:
+        def join(prompt: list[int], sampler: TokenSampler, seed: int, max_frames: int) -> int:
+            if not sampler.constrained:
                 raise UserError("--unconstrained is not possible in a batch that requests join; remove the option")
-            sampler = make_sampler(self.exported.family, self.exported.generation, settings)
-            frames = math.ceil(settings.max_seconds * self.frame_rate)
-            return batch.join(self.exported.make_prompt(request), sampler, settings.seed, frames)
+            return batch.join(prompt, sampler.codes, seed, max_frames)
 
         return batch, join
 

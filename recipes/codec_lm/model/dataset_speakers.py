@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ..options import Options
 
 
-def collect_speakers(config: Config[Options], family: Family) -> dict[str, SpeakerClips]:
-    """All speakers of `data.train` by name. Raises `UserError` with file and line for bad rows, and for speakers who are only in
-    `data.val`."""
-    return collect_clips(config, "codec_lm", config.options.speaker, lambda row: len(check_frames(row.get("audio_codes"), family)))
+def collect_speakers(data: Data, default: str | None, family: Family) -> dict[str, SpeakerClips]:
+    """All speakers of `data.train` by name. `default`: the speaker of rows without one. Raises `UserError` with file and line for bad rows,
+    and for speakers who are only in `data.val`."""
+    return collect_clips(data, "codec_lm", default, lambda row: len(check_frames(row.get("audio_codes"), family)))
 
 
 def choose_codec(given: str | None, base: Path, family: Family) -> str:
@@ -66,8 +66,8 @@ def make_recipe_state(config: Config[Options], family: Family, speakers: dict[st
     ]
     return CodecLmState(
         speakers=voices,
-        data=describe_training_data(config, voices),
-        base=describe_base(config),
+        data=describe_training_data(config.data, voices),
+        base=describe_base(config.model),
         family=family,
         supervise=config.options.supervise,
         codec=CodecRecord(source=config.options.codec, digest=codec_digest),

@@ -6,7 +6,6 @@ continues in the voice of the clip.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.modeling.loading import materialise
 from overtone.finetune.storage.model_security import require_safetensors
 from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
-from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
-from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.decoding.token_sampling import FrameSampler, make_frame_sampler
+from overtone.recipes.speech.frame_synthesizer import PromptedVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.reference_cache import ReferenceClips
 
@@ -33,22 +32,21 @@ from ..model.modeling import CsmTrainingModel, build_on_meta
 from ..model.sampling_settings import SCHEME
 from .continuous_batching import CsmBatch
 from .decoding import CsmDecoder, CsmSession
-from .exported_folder import LANGUAGE, ExportedCsm, check_language
+from .exported_folder import LANGUAGE, ExportedCsm
 
 
-class CsmVoice(FrameVoice):
+class CsmVoice(PromptedVoice[Tensor, FrameSampler]):
     """Owns a loaded model, on the GPU in bf16 if there is one, with its codec in fp32; `close` frees its memory. Not thread-safe."""
 
-    can_clone, languages = True, (LANGUAGE,)
+    languages = (LANGUAGE,)
 
     def __init__(self, exported: ExportedCsm) -> None:
-        super().__init__(exported, exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
+        super().__init__(exported, SCHEME.resolve(exported.generation, SpeechSampling()))
         cudnn_sdpa.disable_cudnn()
         self.exported = exported
         codec = open_csm_codec("--model", str(exported.folder), None)
         self._codec: LoadedMimiCodec = codec.load("cuda:0" if torch.cuda.is_available() else "cpu")
         self._codec_decoder = MimiStreamDecoder(self._codec.model)
-        self.frame_rate = codec.frame_rate
         self._decoder = CsmDecoder(load_model(exported.folder), exported.processor.tokens)
         self._reference_clips = ReferenceClips(self._encode_reference)
 
@@ -61,25 +59,23 @@ class CsmVoice(FrameVoice):
         """Free the model's memory. The voice cannot be used afterwards."""
         self._codec = self._codec_decoder = self._decoder = self._reference_clips = None  # type: ignore[assignment]
 
-    def check_language(self, language: str | None, speaker: str | None) -> None:  # noqa: ARG002  # of the protocol
-        """Raise `UserError` for a language other than English."""
-        check_language(language)
+    @property
+    def frame_rate(self) -> float:
+        """Frames of codes per second of speech."""
+        return self._codec.code_format.sample_rate / self._codec.code_format.samples_per_frame
 
-    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CsmSession:
-        """Implements `FrameVoice`."""
-        prompts = [self._embed_prompt(request) for request in requests]
-        sampler, frames = make_frame_sampler(SCHEME, self.exported.generation, sampling), math.ceil(sampling.max_seconds * self.frame_rate)
-        return CsmSession(self._decoder, prompts, sampler, [sampling.seed] * len(prompts), frames)
+    def make_sampler(self, sampling: SpeechSampling) -> FrameSampler:
+        """Implements `PromptedVoice`."""
+        return make_frame_sampler(SCHEME, self.exported.generation, sampling)
 
-    def start_batch(self, slots: int) -> tuple[CsmBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
-        """Implements `FrameVoice`."""
+    def open_session(self, prompts: list[Tensor], sampler: FrameSampler, seeds: list[int], max_frames: int) -> CsmSession:
+        """Implements `PromptedVoice`."""
+        return CsmSession(self._decoder, prompts, sampler, seeds, max_frames)
+
+    def open_rows(self, slots: int) -> tuple[CsmBatch, Callable[[Tensor, FrameSampler, int, int], int]]:
+        """Implements `PromptedVoice`."""
         batch = CsmBatch(self._decoder, slots)
-
-        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
-            sampler = make_frame_sampler(SCHEME, self.exported.generation, sampling)
-            return batch.join(self._embed_prompt(request), sampler, sampling.seed, math.ceil(sampling.max_seconds * self.frame_rate))
-
-        return batch, join
+        return batch, batch.join
 
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
         """Implements `FrameVoice`."""
@@ -94,11 +90,11 @@ class CsmVoice(FrameVoice):
         return (stream.feed(piece[None])[0] for piece in pieces)
 
     @torch.inference_mode()
-    def _embed_prompt(self, request: SpeechRequest) -> Tensor:
+    def make_prompt(self, request: SpeechRequest) -> Tensor:
         """[S, H]: the turn of the reference clip, if there is one, and the turn of the text up to its first frame."""
         tokens, decoder, parts = self._decoder.tokens, self._decoder, []
         if request.reference is None:
-            number = self.exported.speakers[self.exported.complete(request).speaker or ""]
+            number = self.exported.numbers[self.exported.find_speaker(request.speaker)]
         else:
             number = self.exported.free_number
             frames = self._reference_clips.get(request.reference)

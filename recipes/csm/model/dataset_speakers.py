@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data
 from overtone.finetune.data.context_rows import EarlierRows
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
@@ -31,13 +31,13 @@ MOST_SPEAKERS = 1000
 def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> None:
     """Find the speakers in the data and store them in the run's cache. Raises `UserError` with file and line for bad rows, and for codes
     of another codec than the base's."""
-    check_dataset_codec(config, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
-    found = collect_speakers(config, tokens)
-    context = measure_context(config) if config.options.context_turns else None
+    check_dataset_codec(config.data, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
+    found = collect_speakers(config.data, config.options.speaker, tokens)
+    context = measure_context(config.data, config.options) if config.options.context_turns else None
     store_state(config.run.dir, make_recipe_state(config, found, assign_numbers(base, [*found]), context))
 
 
-def measure_context(config: Config[Options]) -> CsmContext:
+def measure_context(data: Data, options: Options) -> CsmContext:
     """Return how many clips of `data.train` have earlier clips before them, for the log and the model card. Raises `UserError` with file
     and line for clips without a place in a recording, and if no clip has any."""
     turns, seconds = Counter[int](), 0.0
@@ -48,20 +48,21 @@ def measure_context(config: Config[Options]) -> CsmContext:
         turns[len(before)] += 1
         seconds += sum(clip.end - clip.begin for clip in before)
 
-    for train in list_training_files(config):
-        visit_rows(train, partial(add_row, EarlierRows.of(train, locate_clip, limit_context(config.options))))
+    for train in list_training_files(data):
+        visit_rows(train, partial(add_row, EarlierRows.of(train, locate_clip, limit_context(options))))
     having = turns.total() - turns[0]
     if not having:
         raise UserError(
-            f"options.context_turns: {config.options.context_turns}, but no clip has an earlier clip of its recording (`source`) within "
-            f"options.context_seconds: {config.options.context_seconds:g}; raise that, or set --options.context_turns 0"
+            f"options.context_turns: {options.context_turns}, but no clip has an earlier clip of its recording (`source`) within "
+            f"options.context_seconds: {options.context_seconds:g}; raise that, or set --options.context_turns 0"
         )
-    return CsmContext(turns=max(turns), loss=config.options.context_loss, clips=having, seconds=round(seconds / having, 2))
+    return CsmContext(turns=max(turns), loss=options.context_loss, clips=having, seconds=round(seconds / having, 2))
 
 
-def collect_speakers(config: Config[Options], tokens: CsmTokens) -> dict[str, SpeakerClips]:
-    """The clips of each speaker of `data.train`, by name. Raises `UserError` with file and line for bad rows."""
-    return collect_clips(config, "csm", config.options.speaker, lambda row: len(check_frames(row.get("audio_codes"), tokens)))
+def collect_speakers(data: Data, default: str | None, tokens: CsmTokens) -> dict[str, SpeakerClips]:
+    """The clips of each speaker of `data.train`, by name. `default`: the speaker of rows without one. Raises `UserError` with file and
+    line for bad rows."""
+    return collect_clips(data, "csm", default, lambda row: len(check_frames(row.get("audio_codes"), tokens)))
 
 
 def assign_numbers(base: Path, names: list[str]) -> dict[str, int]:
@@ -102,4 +103,4 @@ def make_recipe_state(
     for name, number in sorted(numbers.items(), key=lambda each: (each[0] not in found, each[0])):
         clips = found.get(name, SpeakerClips())
         voices.append(CsmSpeaker(name=name, id=number, clips=clips.clips, seconds=round(clips.frames / FRAME_RATE, 2)))
-    return CsmState(speakers=voices, data=describe_training_data(config, voices), base=describe_base(config), context=context)
+    return CsmState(speakers=voices, data=describe_training_data(config.data, voices), base=describe_base(config.model), context=context)

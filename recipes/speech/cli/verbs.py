@@ -1,21 +1,22 @@
 """The verbs of a speech recipe: `generate`, `serve`, `eval-voice`, `select` and samples during training, with their help.
 
-A recipe's `verbs.py` is imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe passes a
-function that imports its voices, and a verb calls it when it runs.
+A recipe's `verbs.py` is imported for training and for `--help` too, which need neither audio packages nor torch. So it passes the name of
+its package, and a verb imports the recipe's voices from there when it runs.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.finetune.recipe import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
+from overtone.finetune.recipe import Answer, DataPreparation, Inference, MeasuredAnswers, PreparedMetrics, RecipeState, SampleMetrics
 
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
-    from overtone.recipes.speech.interface import SpeechRecipe
 
     from .generate import GenerateCommand
 
@@ -31,15 +32,17 @@ class SpeechVerbs:
         """Body of `overtone generate`."""
         return self.load_command().run(folder, argv)
 
-    def load_speech(self) -> SpeechRecipe:
-        """Return the recipe's voices, for use by programs."""
-        return self.load_command().speech
-
     def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
         """Speak prompts with an export during training."""
         from overtone.recipes.speech.evaluation import samples_during_training
 
         return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
+
+    def check_prompts(self, prompts: list[str], state: RecipeState) -> None:
+        """Check that a prompt has a text, and a speaker whom the run trains."""
+        from overtone.recipes.speech.evaluation import samples_during_training
+
+        samples_during_training.check_prompts(prompts, self.load_command().speech.trained_speakers(state.as_json()))
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
         """Find and load what the measurement of those clips needs."""
@@ -71,10 +74,6 @@ class SpeechVerbs:
 
         return serve_command.serve(self.load_command().speech.inspect, folders, argv)
 
-    def print_generate_help(self) -> None:
-        """Print the options of `overtone generate`, and exit as argparse does."""
-        self.load_command().parse(["--help"])
-
     @property
     def inference(self) -> Inference:
         """The value of `Recipe.inference`."""
@@ -83,14 +82,36 @@ class SpeechVerbs:
             generate=self.generate,
             serve=self.serve,
             sample=self.sample,
+            check_prompts=self.check_prompts,
             evaluate=self.evaluate,
             select=self.select,
             example=example,
-            speech=self.load_speech,
+            speech=lambda: self.load_command().speech,
             # Those whose help comes without torch. `eval-voice` and `select` need it, and print their help themselves.
-            help={"generate": self.print_generate_help, "serve": print_serve_help},
+            help={"generate": lambda: self.load_command().parse(["--help"]), "serve": print_serve_help},
             metrics=SampleMetrics(self.prepare_metrics, self.measure),
         )
+
+
+def load_command(package: str) -> GenerateCommand:
+    """`COMMAND` in the `speech_registration.py` of a recipe's package."""
+    command: GenerateCommand = importlib.import_module(f"{package}.speech_registration").COMMAND  # noqa: TID251 - of the calling recipe
+    return command
+
+
+def make_inference(package: str) -> Inference:
+    """The verbs of the recipe whose `verbs.py` passes its `__package__`."""
+    return SpeechVerbs(partial(load_command, package)).inference
+
+
+def describe_voice_data(codec: str, more: str = "") -> DataPreparation:
+    """Describe how training data is made with the codes of the model `codec`. `more`: what follows the commands."""
+    return DataPreparation(
+        verb="voice",
+        advice=f"""To make some from recordings:
+  overtone voice my_recordings/ --out data/me --whisper small --speaker me
+  overtone codes data/me --model {codec}{more}""",
+    )
 
 
 def print_serve_help() -> None:

@@ -25,7 +25,7 @@ from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.data_prep.speakers.encoder_selection import open_voice_encoder
 from overtone.data_prep.transcription import whisper_engine
 from overtone.finetune.checkpointing.retention import BestBy
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Model
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.monitoring.run_records import SAMPLED
@@ -88,19 +88,22 @@ def prepare(config: Config) -> PreparedMetrics | None:
         local["asr"] = asr
         names += [WER, CER]
     if asr is not None or config.sample.speaker_model is not None or wanted == SIMILARITY:
-        found = prepare_similarity(config, speakers, wanted in (SIMILARITY, COST))
+        chosen = choose_encoder(config.sample.speaker_model, config.model, wanted in (SIMILARITY, COST))
+        found = prepare_similarity(chosen, speakers, config.checkpoint.best_by if wanted in (SIMILARITY, COST) else None)
         settings |= found.settings
         local |= found.local
         names += [*found.names, *([COST] if found.names and asr is not None else [])]
     return PreparedMetrics(tuple(names), settings, local, size)
 
 
-def prepare_similarity(config: Config, speakers: Mapping[str, _SpeakerRows], needed: bool) -> PreparedMetrics:
-    """Encoder and reference clips; without names if there is no encoder or no clip, and it is not `needed`. Raises `UserError`."""
-    chosen = choose_encoder(config, needed or config.sample.speaker_model is not None)
+def prepare_similarity(
+    chosen: tuple[SpeakerEncoder, str] | None, speakers: Mapping[str, _SpeakerRows], deciding: str | None
+) -> PreparedMetrics:
+    """The encoder of `choose_encoder` and reference clips; without names if there is no encoder or no clip. `deciding`:
+    `checkpoint.best_by` if it needs the similarity, for which a missing clip raises `UserError`."""
     clips = pick_references(speakers)
-    if not clips and needed:
-        raise UserError(f"checkpoint.best_by: {config.checkpoint.best_by}: a speaker's rows have no audio to compare with; add it to them")
+    if not clips and deciding is not None:
+        raise UserError(f"checkpoint.best_by: {deciding}: a speaker's rows have no audio to compare with; add it to them")
     if chosen is None or not clips:
         return PreparedMetrics((), {})
     encoder, name = chosen
@@ -119,19 +122,19 @@ def check_recognizer(name: str, languages: set[str]) -> int:
     return weights.stat().st_size
 
 
-def choose_encoder(config: Config, needed: bool) -> tuple[SpeakerEncoder, str] | None:
-    """The speaker encoder and its name or folder: that of the config, or else resemblyzer, or else that of the base. None if there is none
-    and it is not `needed`; otherwise raises `UserError`."""
-    name, option = config.sample.speaker_model, ENCODER_KEY
+def choose_encoder(given: str | None, model: Model, needed: bool) -> tuple[SpeakerEncoder, str] | None:
+    """The speaker encoder and its name or folder: the given one, or else resemblyzer, or else that of the base. None if there is none and
+    it is neither given nor `needed`; otherwise raises `UserError`."""
+    name, option = given, ENCODER_KEY
     if name is None:
         installed = resemblyzer_encoder.find_weights() is not None
-        name = resemblyzer_encoder.NAME if installed else str(resolve_source(config.model.source, config.model.revision))
+        name = resemblyzer_encoder.NAME if installed else str(resolve_source(model.source, model.revision))
         option = "the base" if not installed else option
     try:
         encoder = open_voice_encoder(option, name)
         encoder.load()
     except UnsupportedModelError as error:
-        if not needed:
+        if not needed and given is None:
             return None
         raise UserError(f"{error}; give {ENCODER_KEY}, or run: {resemblyzer_encoder.INSTALL}") from None
     return encoder, name
@@ -150,7 +153,7 @@ def collect_speakers(config: Config[Any]) -> dict[str, _SpeakerRows]:
         if row.get("audio") and (path := find_file(root, str(row["audio"]))).is_file():  # rows may have codes alone
             speaker.clips[path.absolute()] = None
 
-    visit_speakers(config, config.recipe, config.options.speaker, add_row)
+    visit_speakers(config.data, config.recipe, config.options.speaker, add_row)
     return dict(sorted(found.items()))
 
 

@@ -10,32 +10,30 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from overtone.data_prep import manifest
-from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
-from overtone.recipes.speech import request_checks
-from overtone.recipes.speech.frame_synthesizer import FrameVoice
-from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
+from overtone.recipes.speech.frame_synthesizer import PromptedVoice
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.reference_cache import ReferenceClips
-from overtone.recipes.speech.sampling_settings import extend_sampling
 
 from ..model.config_factory import FRAME_RATE
-from ..model.sampling_settings import SCHEME, SamplingSettings
+from ..model.sampling_settings import SCHEME
 from .exported_folder import ExportedModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
     from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+    from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
+    from .continuous_batching import TalkerBatch
     from .decoding import DecodingSession
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
 
@@ -48,34 +46,7 @@ class Request(SpeechRequest):
     """Feed the text token by token with the frames, instead of whole before them. The recipe trains with whole text."""
 
 
-def check_request(exported: ExportedModel, request: SpeechRequest) -> None:
-    """Raise `UserError`, which lists the valid values, for a request that the folder cannot speak. Reads no weights."""
-    request_checks.check_text(request)
-    if request.reference is None:
-        exported.language(request.language, exported.speaker(request.speaker))
-    else:
-        check_reference(exported, request)
-        exported.language(request.language, None)
-    check_length(exported, request.text)
-    if request.reference_text is not None:
-        check_length(exported, request.reference_text)
-
-
-def check_reference(exported: ExportedModel, request: SpeechRequest) -> None:
-    """Raise `UserError` unless the folder is a base export, the clip exists, and the request names no speaker."""
-    if not exported.is_base:
-        raise UserError(f"--reference: {exported.folder} is a custom_voice export and has no speaker encoder; export with --format base")
-    request_checks.check_clip(request)
-
-
-def check_length(exported: ExportedModel, text: str) -> None:
-    """Raise `UserError` for a text that takes more than half of the positions: a spoken token rarely takes less than one frame."""
-    from ..model.sequence_layout import tokenize_text
-
-    request_checks.check_length(text, len(tokenize_text(text, exported.processor)), exported.ids.positions // 2)
-
-
-class Synthesizer(FrameVoice):
+class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `overtone.recipes.speech.interface.Voice`.
@@ -88,7 +59,7 @@ class Synthesizer(FrameVoice):
         from .decoding import TalkerDecoder
         from .prompt_embeddings import PromptEmbedder
 
-        super().__init__(ExportedVoice(exported), exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
+        super().__init__(exported, SCHEME.resolve(exported.generation, SpeechSampling()))
         cudnn_sdpa.disable_cudnn()
         self.exported = exported
         self._model: Any = stock_qwen_tts.load(exported.folder).model
@@ -113,11 +84,6 @@ class Synthesizer(FrameVoice):
         return (manifest.AUTO, *sorted(self.exported.ids.languages))
 
     @property
-    def can_clone(self) -> bool:
-        """True if it clones from a reference clip."""
-        return self.exported.is_base
-
-    @property
     def rate(self) -> int:
         """Sample rate of every wave, in Hz."""
         return int(self._model.speech_tokenizer.get_output_sample_rate())
@@ -127,38 +93,32 @@ class Synthesizer(FrameVoice):
         """Frames of codes per second of speech."""
         return FRAME_RATE
 
-    def check_language(self, language: str | None, speaker: str | None) -> None:
-        """Raise `UserError` for a language that this model does not know; None is the language that the speaker was trained in."""
-        self.exported.language(language, speaker)
+    def make_sampler(self, sampling: SpeechSampling) -> FrameSampler:
+        """Implements `PromptedVoice`."""
+        from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
 
-    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> DecodingSession:
-        """Implements `FrameVoice`."""
+        return make_frame_sampler(SCHEME, self.exported.generation, sampling)
+
+    def open_session(self, prompts: list[PromptEmbeddings], sampler: FrameSampler, seeds: list[int], max_frames: int) -> DecodingSession:
+        """Implements `PromptedVoice`."""
         from .decoding import DecodingSession
 
-        prompts = [self._embed_prompt(request, self._load_voice(request)) for request in requests]
-        settings = extend_sampling(sampling, SamplingSettings)
-        return DecodingSession(
-            self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
-        )
+        return DecodingSession(self._decoder, prompts, sampler, seeds, max_frames)
 
-    def start_batch(self, slots: int) -> tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]:
-        """Implements `FrameVoice`."""
+    def open_rows(self, slots: int) -> tuple[TalkerBatch, Callable[[PromptEmbeddings, FrameSampler, int, int], int]]:
+        """Implements `PromptedVoice`."""
         from .continuous_batching import TalkerBatch
 
         batch = TalkerBatch(self._decoder, slots)
+        return batch, batch.join
 
-        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
-            settings = extend_sampling(sampling, SamplingSettings)
-            prompt = self._embed_prompt(request, self._load_voice(request))
-            return batch.join(prompt, settings.make_sampler(self.exported.generation), settings.seed, settings.max_frames)
-
-        return batch, join
-
-    def _embed_prompt(self, request: SpeechRequest, voice: VoiceConditioning) -> PromptEmbeddings:
+    def make_prompt(self, request: SpeechRequest) -> PromptEmbeddings:
+        """Implements `PromptedVoice`."""
         import torch
 
         from ..model.sequence_layout import tokenize_text
 
+        voice = self._load_voice(request)
         with torch.inference_mode():
             text = tokenize_text(request.text, self.exported.processor)
             prompt = self._embedder.embed(
@@ -172,8 +132,8 @@ class Synthesizer(FrameVoice):
 
     def _find_language_id(self, request: SpeechRequest) -> int | None:
         """Language id of the codec prefix, or None for auto. A preset that speaks a dialect uses it for Chinese and for auto."""
-        speaker = self.exported.speaker(request.speaker) if request.reference is None else None
-        name = self.exported.language(request.language, speaker)
+        speaker = self.exported.find_speaker(request.speaker) if request.reference is None else None
+        name = self.exported.choose_language(request.language, speaker)
         dialect = self.exported.dialect(speaker)
         if dialect is not None and name in (manifest.AUTO, "chinese"):
             return dialect
@@ -184,7 +144,7 @@ class Synthesizer(FrameVoice):
         from .prompt_embeddings import VoiceConditioning
 
         if request.reference is None:
-            return VoiceConditioning(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
+            return VoiceConditioning(self._decoder.first_table[self.exported.speakers[self.exported.find_speaker(request.speaker)]])
         vector, codes = self._reference_clips.get(request.reference)
         if request.reference_text is None:
             return VoiceConditioning(vector)
@@ -226,42 +186,4 @@ class Synthesizer(FrameVoice):
 
 def open_synthesizer(folder: Path) -> Synthesizer:
     """Load an exported folder. Raises `UserError` if it is not one."""
-    return Synthesizer(ExportedModel.read(folder))
-
-
-@dataclass(frozen=True)
-class ExportedVoice:
-    """An exported folder or a released model, as evaluation and serving use it. Implements
-    `overtone.recipes.speech.interface.VoiceFolder`."""
-
-    exported: ExportedModel
-
-    @classmethod
-    def inspect(cls, folder: Path) -> ExportedVoice:
-        """Raises `UserError` if the folder is not a Qwen3-TTS model that can speak here."""
-        return cls(ExportedModel.read(folder))
-
-    @property
-    def folder(self) -> Path:
-        return self.exported.folder
-
-    @property
-    def can_clone(self) -> bool:
-        return self.exported.is_base
-
-    @property
-    def first_speaker(self) -> str | None:
-        return next((speaker["name"] for speaker in self.exported.trained.get("speakers", [])), None)
-
-    def check(self, request: SpeechRequest) -> None:
-        check_request(self.exported, request)
-
-    def complete(self, request: SpeechRequest) -> SpeechRequest:
-        speaker = self.exported.speaker(request.speaker) if request.reference is None else None
-        return replace(request, speaker=speaker, language=self.exported.language(request.language, speaker))
-
-    def open(self) -> Synthesizer:
-        return Synthesizer(self.exported)
-
-
-SPEECH = SpeechRecipe("voice_clone", ExportedVoice.inspect, base_folders=(CODEC_FOLDER,))
+    return Synthesizer(ExportedModel.inspect(folder))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage.referenced_files import find_file
@@ -52,10 +52,9 @@ class DatasetSpeaker:
         return (self.languages.most_common(1)[0][0] or None) if self.languages else None
 
 
-def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpeaker]:
-    """All speakers of the training files, sorted by name. Raises `UserError` with file and line for bad rows, and for speakers who are
-    only in `data.val`."""
-    default = config.options.speaker
+def collect_speakers(data: Data, default: str | None, ids: TokenIds) -> list[DatasetSpeaker]:
+    """All speakers of the training files, sorted by name. `default`: the speaker of rows without one. Raises `UserError` with file and
+    line for bad rows, and for speakers who are only in `data.val`."""
     speakers: dict[str, DatasetSpeaker] = {}
 
     def add_row(root: Path, name: str, row: Row) -> None:
@@ -63,7 +62,7 @@ def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpea
         speaker.spellings[str(row.get("speaker") or default)] += 1
         _add_clip(speaker, row, root, ids)
 
-    visit_speakers(config, "voice_clone", default, add_row)
+    visit_speakers(data, "voice_clone", default, add_row)
     return [speakers[name] for name in sorted(speakers)]
 
 
@@ -125,4 +124,4 @@ def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], e
         )
         for speaker in speakers
     ]
-    return VoiceCloneState(speakers=records, data=describe_training_data(config, records), base=describe_base(config))
+    return VoiceCloneState(speakers=records, data=describe_training_data(config.data, records), base=describe_base(config.model))

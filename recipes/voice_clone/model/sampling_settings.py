@@ -6,18 +6,11 @@ The talker, which predicts codebook 0, has the plain names; the code predictor, 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import SamplingScheme
-
-from .config_factory import FRAME_RATE
-
-if TYPE_CHECKING:
-    from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
 STOCK: dict[str, Any] = {
     "do_sample": True,
@@ -64,14 +57,3 @@ class SamplingSettings(SpeechSampling):
     subtalker_temperature: float | None = None
     subtalker_top_k: int | None = None
     subtalker_top_p: float | None = None
-
-    @property
-    def max_frames(self) -> int:
-        """`max_seconds` in frames, rounded up."""
-        return math.ceil(self.max_seconds * FRAME_RATE)
-
-    def make_sampler(self, model_settings: Mapping[str, Any]) -> FrameSampler:
-        """The sampler for a model with the settings `model_settings` (see `SamplingScheme.read_model_settings`)."""
-        from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
-
-        return make_frame_sampler(SCHEME, model_settings, self)

@@ -71,40 +71,41 @@ def prepare(config: Config[Options]) -> None:
 
     Raises `UserError` with file and line for a row without speaker, codes or reference, and for a speaker who is only in `data.val`.
     """
-    options = config.options
+    options, run_dir = config.options, config.run.dir
     base = resolve_source(config.model.source, config.model.revision)
     model_config = qwen3_tts_speaker_encoder.read_base_config(base)
     ids = TokenIds.from_config(model_config)
-    speakers = collect_speakers(config, ids)
+    speakers = collect_speakers(config.data, options.speaker, ids)
     for sentence in describe_renamed(speakers):
         print_diagnostic(sentence)
     references = {speaker.name: speaker.select_references(options.references) for speaker in speakers}
-    for train in list_training_files(config):
+    for train in list_training_files(config.data):
         own = (path for paths in references.values() for path in paths if path.is_relative_to(train.parent.resolve()))
         remote.fetch_missing(train, own)
     key = compute_cache_key(base, references)
-    clips = vector_fitting.choose_clips(config, base, ids) if options.vector_steps else {}
+    limit = config.data.sequence_length or config.train.micro_tokens
+    clips = vector_fitting.choose_clips(config.data, options, limit, base, ids) if options.vector_steps else {}
     if clips:
         key = vector_fitting.extend_cache_key(key, base, options.vector_steps, clips)
     state = make_recipe_state(config, speakers, assign_embedding_rows(model_config, [speaker.name for speaker in speakers]))
-    cached = _read_cache(config)
+    cached = _read_cache(run_dir)
     if cached is None or cached.key != key:
         encoder = qwen3_tts_speaker_encoder.load_encoder(base)
         vectors = [compute_mean_vector(encoder, paths) for paths in references.values()]
         if clips:
-            vectors = vector_fitting.fit_vectors(config, base, model_config, clips, vectors)
+            vectors = vector_fitting.fit_vectors(base, model_config, clips, vectors, options.vector_steps, config.train.micro_tokens)
     else:
-        vectors = list(load_speaker_vectors(config).vectors)
+        vectors = list(load_speaker_vectors(run_dir).vectors)
     if cached != (now := CachedVectors(key=key, state=state)):
-        _write_cache(config, vectors, now)
+        _write_cache(run_dir, vectors, now)
 
 
-def load_speaker_vectors(config: Config) -> SpeakerVectors:
+def load_speaker_vectors(run_dir: Path) -> SpeakerVectors:
     """The vectors and the state that `prepare` cached for this run. Raises `UserError` if they are missing."""
-    cached = _read_cache(config)
+    cached = _read_cache(run_dir)
     if cached is None:
-        raise UserError(f"{_cache_path(config)} is missing or damaged; training writes it when it starts, so start the training again")
-    return SpeakerVectors(load_file(_cache_path(config))["speaker_vectors"], cached.state)
+        raise UserError(f"{_cache_path(run_dir)} is missing or damaged; training writes it when it starts, so start the training again")
+    return SpeakerVectors(load_file(_cache_path(run_dir))["speaker_vectors"], cached.state)
 
 
 def compute_cache_key(base: Path, references: dict[str, list[Path]]) -> str:
@@ -173,12 +174,12 @@ def check_reference_clips(speakers: list[DatasetSpeaker], count: int) -> None:
         raise UserError(f"{len(problems)} bad reference clips:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
 
 
-def _cache_path(config: Config) -> Path:
-    return config.run.dir / "cache" / "speakers.safetensors"
+def _cache_path(run_dir: Path) -> Path:
+    return run_dir / "cache" / "speakers.safetensors"
 
 
-def _read_cache(config: Config) -> CachedVectors | None:
-    path = _cache_path(config)
+def _read_cache(run_dir: Path) -> CachedVectors | None:
+    path = _cache_path(run_dir)
     if not path.is_file():
         return None
     try:
@@ -189,6 +190,6 @@ def _read_cache(config: Config) -> CachedVectors | None:
         return None
 
 
-def _write_cache(config: Config, vectors: list[Tensor], facts: CachedVectors) -> None:
+def _write_cache(run_dir: Path, vectors: list[Tensor], facts: CachedVectors) -> None:
     data = save({"speaker_vectors": torch.stack(vectors).float().contiguous()}, metadata={"overtone": facts.model_dump_json()})
-    files.write_bytes(_cache_path(config), data)
+    files.write_bytes(_cache_path(run_dir), data)

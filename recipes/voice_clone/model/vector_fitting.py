@@ -19,7 +19,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.recipe import BASE_STATES, Row, Sample
@@ -69,12 +69,12 @@ def digest_sample(sample: Sample) -> str:
     return total.hexdigest()
 
 
-def choose_clips(config: Config[Options], base: Path, ids: TokenIds) -> dict[str, list[tuple[str, Sample]]]:
-    """For each speaker, sorted by name, (digest, sample) of the clips to fit the vector to. Clips too long for a micro-batch are left out.
+def choose_clips(data: Data, options: Options, limit: int, base: Path, ids: TokenIds) -> dict[str, list[tuple[str, Sample]]]:
+    """For each speaker, sorted by name, (digest, sample) of the clips to fit the vector to. Clips of more than `limit` positions are
+    left out.
 
     Raises `UserError` with file and line for bad rows, and for a speaker without a usable clip.
     """
-    options, limit = config.options, config.data.sequence_length or config.train.micro_tokens
     tokenizer = load_tokenizer(base)
     chosen: dict[str, FittingClips] = {}
 
@@ -85,7 +85,7 @@ def choose_clips(config: Config[Options], base: Path, ids: TokenIds) -> dict[str
         if len(sample["text"]) <= limit:
             clips.add(sample)
 
-    visit_speakers(config, "voice_clone", options.speaker, add_row)
+    visit_speakers(data, "voice_clone", options.speaker, add_row)
     found = {name: clips.ordered() for name, clips in sorted(chosen.items())}
     for name, clips in found.items():
         if not clips:
@@ -106,22 +106,23 @@ def extend_cache_key(key: str, base: Path, steps: int, clips: dict[str, list[tup
 
 
 def fit_vectors(
-    config: Config[Options],
     base: Path,
     model_config: dict[str, JsonValue],
     clips: dict[str, list[tuple[str, Sample]]],
     vectors: Sequence[Tensor],
+    steps: int,
+    positions: int,
 ) -> list[Tensor]:
-    """Vectors [H] in the order of `clips`, fitted from `vectors`. Prints the loss before and after for each speaker. Runs in this process
-    alone, on its GPU if there is one, in fp32."""
+    """Vectors [H] in the order of `clips`, fitted from `vectors` in `steps` steps, on batches of at most `positions` positions. Prints the
+    loss before and after for each speaker. Runs in this process alone, on its GPU if there is one, in fp32."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     model = build_on_meta(model_config, torch.zeros(1, len(vectors[0])), sub_weight=0.0, sub_frames=1.0)
-    loading.materialise(model, base, {}, device, config.run.seed)
+    loading.materialise(model, base, {}, device, seed=0)  # the base has all values
     model.requires_grad_(False).eval()
     fitted = []
     for (name, own), start in zip(clips.items(), vectors, strict=True):
-        samples, steps = [sample for _, sample in own], config.options.vector_steps
-        vector, first, last = fit_vector(model, samples, start.to(device), steps, config.train.micro_tokens)
+        samples = [sample for _, sample in own]
+        vector, first, last = fit_vector(model, samples, start.to(device), steps, positions)
         print_diagnostic(f"speaker {name!r}: the vector was fitted in {steps} steps; first codebook {first:.2f} → {last:.2f} nats")
         fitted.append(vector.cpu())
     return fitted

@@ -43,6 +43,12 @@ def test_targets_of_the_config_override_the_recipes(tmp_path: Path) -> None:
     assert adapted_names(model) == ["head.lora_A.default.weight", "head.lora_B.default.weight"]
 
 
+def test_a_layer_is_targeted_by_the_config_alone() -> None:
+    assert lora_adapters.is_targeted(Lora(targets="(lm_)?head"), "head")
+    assert not lora_adapters.is_targeted(Lora(targets="he"), "head")
+    assert not lora_adapters.is_targeted(Lora(), "head") and not lora_adapters.is_targeted(None, "head")
+
+
 def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -96,7 +96,7 @@ def test_a_model_of_vyvotts_is_trained_and_regenerates_its_clips(tmp_path: Path)
     tiny_models.write_weights(base, tiny_models.write_config(base, tokenizer.get_vocab_size(), model_type="qwen3"), family)
     run = tiny_models.trained(tmp_path, tiny_models.FULL)
     folder = export.export(run, tmp_path / "export")
-    made = make_processor(tiny_models.configure(tmp_path, ("model.source", str(folder))), folder, tiny_models.POSITIONS)
+    made = make_processor(tiny_models.configure(tmp_path, ("model.source", str(folder))).options, folder, tiny_models.POSITIONS)
     assert made.family == family and made.ids.after_text[0] == tokenizer.token_to_id("<|im_end|>")
     assert [stock_frames(folder, made, row) for row in ROWS] == [row["audio_codes"] for row in ROWS]
 
@@ -200,8 +200,9 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(tmp_path: Path) ->
 
 def test_prompts_of_samples_are_checked_before_training(tmp_path: Path) -> None:
     config = tiny_models.configure(tmp_path, ("sample.every", "5"), ("sample.prompts", '["eve|Good day."]'))
+    RECIPE.prepare(config)
     with pytest.raises(UserError, match="names a speaker who is not in the data; speakers: ann, bob"):
-        RECIPE.prepare(config)
+        setup.load_shape(config, RECIPE)
 
 
 def test_everything_supervised_is_said_and_counted(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path) -> N
     text += json.dumps({"speaker": "Ann", "n": 4, "time_shift": 0.04}) + "\n"  # a copy is no more speech
     (tmp_path / "train.jsonl").write_text(text)
     config = resolve("csm", Options, [], [("data.train", json.dumps(str(tmp_path / "train.jsonl")))])
-    found = collect_clips(config, "csm", None, lambda row: row["n"])
+    found = collect_clips(config.data, "csm", None, lambda row: row["n"])
     assert [*found] == ["ann", "bob"] and (found["bob"].clips, found["bob"].frames) == (3, 9)
     assert (found["ann"].clips, found["ann"].frames) == (1, 4)
     assert found["bob"].languages == {"german": 2, "english": 1} and found["ann"].languages == {"auto": 2}
@@ -32,4 +32,4 @@ def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path) -> N
 
 def test_a_run_without_data_is_refused() -> None:
     with pytest.raises(UserError, match="data.train is not set"):
-        collect_clips(resolve("csm", Options, [], []), "csm", None, len)
+        collect_clips(resolve("csm", Options, [], []).data, "csm", None, len)

@@ -23,8 +23,8 @@ def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path:
     settings = [("data.train", json.dumps(str(train))), ("model.source", json.dumps(str(tmp_path / "base"))), ("model.revision", "main")]
     config = resolve("csm", Options, [], settings)
     sha256 = hashlib.sha256(train.read_bytes()).hexdigest()
-    assert describe_training_data(config, SPEAKERS).model_dump() == {"name": "me/train.jsonl", "sha256": sha256, "clips": 5}
-    assert describe_base(config).model_dump() == {"name": "base", "revision": "main"}
+    assert describe_training_data(config.data, SPEAKERS).model_dump() == {"name": "me/train.jsonl", "sha256": sha256, "clips": 5}
+    assert describe_base(config.model).model_dump() == {"name": "base", "revision": "main"}
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.voice_clone.demo import pipeline
-from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
 from overtone.recipes.voice_clone.model import modeling
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from workshop.demo_models import recognizers
 from workshop.demo_models.corpus import grammar
 from workshop.demo_models.corpus.voices import KNOWN_VOICES, speak

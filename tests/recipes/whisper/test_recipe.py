@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from overtone.finetune.cli import plan
 from overtone.finetune.config import resolve
 from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.trained_parameters import choose_trained
 from overtone.finetune.monitoring.run_records import LOG, read_log
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.recipes.whisper.model import modeling
 from overtone.recipes.whisper.options import Options
 from overtone.recipes.whisper.recipe import RECIPE, load
 from overtone.recipes.whisper.state import WhisperState
@@ -72,8 +75,10 @@ def test_the_state_has_the_language_and_the_task_of_the_options(base: Path, engl
         load(make_config(tmp_path, english_base, ("options.language", "German")))
 
 
-def test_a_frozen_encoder_with_adapters_in_all_layers_is_refused(base: Path, tmp_path: Path) -> None:
-    frozen = (("options.freeze_encoder", "true"), ("model.lora", "{rank: 4}"))
-    with pytest.raises(UserError, match="freeze_encoder has no effect on adapters"):
-        load(make_config(tmp_path, base, *frozen))
-    load(make_config(tmp_path, base, *frozen, ("model.lora.targets", r"model\.decoder\..*(_proj|fc[12])")))
+@pytest.mark.parametrize(("frozen", "adapted"), [("false", 6 + 2 * 10), ("true", 2 * 10)])
+def test_a_frozen_encoder_gets_no_adapters(frozen: str, adapted: int, base: Path, tmp_path: Path) -> None:
+    config = make_config(tmp_path, base, ("options.freeze_encoder", frozen), ("model.lora", "{rank: 4}"))
+    loaded = load(config)
+    choose_trained(loaded, RECIPE, config.model, torch.float32)
+    trained = [name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad]
+    assert len(trained) == 2 * adapted and any(name.startswith(modeling.ENCODER) for name in trained) == (frozen == "false")

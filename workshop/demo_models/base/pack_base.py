@@ -33,8 +33,8 @@ from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.speech.voices_json_schema import VOICES
-from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
 from overtone.recipes.voice_clone.model.sampling_settings import STOCK
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from workshop.demo_models import pocketsphinx_recognizer, recognizers
 from workshop.demo_models.base import prepare_base_training
 from workshop.demo_models.codec import measure_codec, pack_codec

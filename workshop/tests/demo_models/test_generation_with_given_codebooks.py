@@ -24,13 +24,13 @@ WAVES = [(0.1 * np.random.default_rng(n).standard_normal(4_000 + 2_000 * n)).ast
 @pytest.fixture(scope="module")
 def voice(two_voices: Any) -> GivenCodesSynthesizer:
     torch.set_num_threads(1)
-    return GivenCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), GIVEN)
+    return GivenCodesSynthesizer(ExportedModel.inspect(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), GIVEN)
 
 
 def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voice: GivenCodesSynthesizer, two_voices: Any) -> None:
     """And others when others are given; a batch with a shorter row changes nothing."""
     request = SpeechRequest(two_voices.rows[0]["text"], "Anna")
-    prompt = voice._embed_prompt(request, voice._load_voice(request))
+    prompt = voice.make_prompt(request)
     session = DecodingSession(voice._decoder, [prompt], GREEDY, [0], 20)
     for _ in session.frames():
         pass

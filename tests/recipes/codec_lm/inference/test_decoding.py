@@ -15,7 +15,6 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.codec_lm.inference.decoding import SpeechTokenDecoder, SpeechTokenSession
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
-from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 
 GREEDY = CodeSampler(greedy=True)
@@ -30,7 +29,7 @@ class Opened:
         self.ids = self.exported.processor.ids
         self.stock = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.decoder = SpeechTokenDecoder(AutoModelForCausalLM.from_pretrained(folder).eval(), self.ids)
-        self.prompts = [self.exported.make_prompt(SpeechRequest(row["text"], row["speaker"])) for row in ROWS]
+        self.prompts = [self.exported.make_prompt(row["text"], row["speaker"]) for row in ROWS]
         self.greedy_stock = [self.stock_tokens(row) for row in range(len(ROWS))]
 
     def run(self, sampler: CodeSampler, rows: list[int], frames: int = 20, constrained: bool = True, seed: int = 0) -> SpeechTokenSession:

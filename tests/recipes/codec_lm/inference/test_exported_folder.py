@@ -52,7 +52,7 @@ def test_a_request_that_cannot_be_spoken_is_refused(request_: SpeechRequest, mes
 def test_the_prompt_is_that_of_training(exported: Path) -> None:
     found = ExportedSpeechTokens.inspect(exported)
     found.check(SpeechRequest("a" * 117, "ann", "en"))
-    prompt = found.processor.tokenizer.decode(found.make_prompt(SpeechRequest(TEXT, "Ann")))
+    prompt = found.processor.tokenizer.decode(found.make_prompt(TEXT, "Ann"))
     begin, end = "<custom_token_3><|begin_of_text|>", "<|eot_id|><custom_token_4><custom_token_5><custom_token_1>"
     assert prompt == f"{begin}ann: {TEXT}{end}"
 

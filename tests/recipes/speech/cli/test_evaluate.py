@@ -17,7 +17,7 @@ from overtone.recipes.speech.cli.evaluate import read_options
 from overtone.recipes.speech.cli.evaluation_arguments import parse
 from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from overtone.recipes.speech.evaluation.voice_evaluation import make_plan
-from overtone.recipes.voice_clone.inference import synthesizer
+from overtone.recipes.voice_clone import speech_registration
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.conftest import write_corpus
 
@@ -75,9 +75,9 @@ def test_an_installed_encoder_is_the_default(voice: Voice, tmp_path: Path, monke
     command = voice(tmp_path / "default", *ROWS[:1])
     model, rest = Path(command[2]), command[5:]
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: tmp_path / "pretrained.pt")
-    plan = make_plan(synthesizer.SPEECH, model, read_options(parse(rest)))
+    plan = make_plan(speech_registration.SPEECH, model, read_options(parse(rest)))
     assert plan.speaker_model == "resemblyzer" and not [note for note in plan.notes if "independent encoder" in note]
-    named = make_plan(synthesizer.SPEECH, model, read_options(parse([*rest, "--speaker-model", "my/model"])))
+    named = make_plan(speech_registration.SPEECH, model, read_options(parse([*rest, "--speaker-model", "my/model"])))
     assert named.speaker_model == "my/model"
 
 
@@ -129,7 +129,7 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr(synthesizer.ExportedVoice, "open", loaded.append)
+    monkeypatch.setattr(speech_registration.VoiceCloneFolder, "open", loaded.append)
     places = {"NANO": str(nano), "HERE": str(tmp_path)}
     command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
     assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2

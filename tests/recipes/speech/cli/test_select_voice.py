@@ -31,6 +31,7 @@ from overtone.recipes.speech.cli import select_voice
 from overtone.recipes.speech.evaluation import intelligibility, systems
 from overtone.recipes.speech.evaluation.intelligibility import Transcription
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone import speech_registration
 from overtone.recipes.voice_clone.inference import synthesizer
 from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.data_prep.page import Page
@@ -120,7 +121,7 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
 
     monkeypatch.setattr(systems, "speak", speak_until_killed)
     with pytest.raises(KeyboardInterrupt):
-        select_voice.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
+        select_voice.select(speech_registration.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
     assert not (run / "selection" / "selection.json").exists()
     (run / "selection" / "export-1").mkdir()
     assert choose(run, small.train) == 0
@@ -278,7 +279,7 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr(synthesizer.ExportedVoice, "open", loaded.append)
+    monkeypatch.setattr(speech_registration.VoiceCloneFolder, "open", loaded.append)
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     if "enormous" not in more:
         monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)

@@ -8,13 +8,15 @@ import pytest
 import soundfile
 
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import RecipeState
 from overtone.recipes.speech.cli.generate import GenerateCommand
-from overtone.recipes.speech.cli.verbs import SpeechVerbs
+from overtone.recipes.speech.cli.verbs import SpeechVerbs, make_inference
 from overtone.recipes.speech.sampling_settings import SamplingScheme
 from tests.recipes.voice_clone.tones import RATE, TONES, tone_folder
 
 SCHEME = SamplingScheme({"temperature": 1.0}, {}, {"temperature": "how bold"})
-VERBS = SpeechVerbs(lambda: GenerateCommand(speech=TONES, scheme=SCHEME))
+COMMAND = GenerateCommand(speech=TONES, scheme=SCHEME)
+VERBS = SpeechVerbs(lambda: COMMAND)
 
 
 @pytest.fixture
@@ -32,6 +34,27 @@ def test_samples_name_their_speakers(folder: Path) -> None:
     assert VERBS.inference.sample is not None
     first, second = VERBS.inference.sample(folder, ["Late.", "high|Never."])
     assert first.text.startswith("low, 0.25 s") and second.text.startswith("high, 0.30 s") and first.sound != second.sound
+
+
+def test_prompts_are_checked_by_the_speakers_of_the_state() -> None:
+    class Voices(RecipeState):
+        speakers: list[str]
+
+    check, state = VERBS.inference.check_prompts, Voices(speakers=["low"])
+    assert check is not None
+    check(["Late.", "low|Late."], state)
+    with pytest.raises(UserError, match="'high|Late.' names a speaker who is not in the data; speakers: low"):
+        check(["high|Late."], state)
+
+
+def test_the_command_is_imported_from_the_package_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "toned"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "speech_registration.py").write_text("from tests.recipes.speech.cli.test_verbs import COMMAND\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    speech = make_inference("toned").speech
+    assert speech is not None and speech() is TONES
 
 
 def test_eval_voice_and_serve_look_into_the_folder_first(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import soundfile
 from matplotlib.image import imread
 
 from overtone.finetune.errors import UserError
+from overtone.finetune.training import setup
 from overtone.recipes.speech.evaluation import samples_during_training
 from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from overtone.recipes.voice_clone.recipe import RECIPE
@@ -61,7 +62,7 @@ def test_bad_prompts_are_refused_before_the_run(prompt: str, message: str) -> No
         samples_during_training.check_prompts([prompt], ["bert", "anna"])
 
 
-def test_the_recipe_checks_prompts_when_it_prepares_the_data(fresh: Any) -> None:
+def test_prompts_are_checked_when_the_model_is_loaded(fresh: Any) -> None:
     config = fresh.config.model_copy(update={"sample": type(fresh.config.sample)(every=5, prompts=("zed|Hello.",))})
     with pytest.raises(UserError, match="sample.prompts: 'zed|Hello.' names a speaker who is not in the data"):
-        RECIPE.prepare(config)
+        setup.load_shape(config, RECIPE)

@@ -18,7 +18,7 @@ from overtone.recipes.speech.evaluation import systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.systems import System
 from overtone.recipes.speech.interface import SpeechSampling
-from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from tests.finetune import tiny
 
 BRIEF = SpeechSampling(max_seconds=0.3)

@@ -19,7 +19,7 @@ from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.serving import blind_server
 from overtone.recipes.speech.serving.blind_trials import BlindTrials, make_trials
-from overtone.recipes.voice_clone.inference import synthesizer
+from overtone.recipes.voice_clone import speech_registration
 from tests import loopback
 from tests.asgi import ANYTHING, App
 from tests.data_prep.cli.test_report import CHROMIUM
@@ -122,7 +122,7 @@ def test_no_body_is_an_error_of_the_server(app: App, body: Any) -> None:
 
 
 def test_texts_are_spoken_by_a_model_without_its_name(nano_export: Path, tmp_path: Path) -> None:
-    exported = synthesizer.SPEECH.inspect(nano_export)
+    exported = speech_registration.SPEECH.inspect(nano_export)
     clips = blind_server.speak_texts("me", exported, TEXTS[:1], SpeechSampling(max_seconds=0.4))
     (tmp_path / "clip.flac").write_bytes(clips["me", TEXTS[0]])
     assert read_synthetic_mark(tmp_path / "clip.flac") == SyntheticMark(""), "the tags of a clip must not end the blindness"
@@ -162,7 +162,7 @@ def test_a_browser_compares_by_keyboard(nano_export: Path, tmp_path: Path) -> No
     import uvicorn
     from playwright.sync_api import sync_playwright
 
-    exported, results, port = synthesizer.SPEECH.inspect(nano_export), tmp_path / "results.jsonl", loopback.free_port()
+    exported, results, port = speech_registration.SPEECH.inspect(nano_export), tmp_path / "results.jsonl", loopback.free_port()
     spoken = blind_server.speak_texts("before", exported, TEXTS, SpeechSampling(max_seconds=0.4))
     clips = {(system, text): clip for (_, text), clip in spoken.items() for system in PAIR}
     trials = BlindTrials(make_trials(TEXTS, KEYS, "seed 0"), results)

@@ -28,7 +28,7 @@ import soundfile
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.serving import serve_command
 from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
-from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from tests import loopback, raw_http
 from tests.data_prep.cli.test_report import CHROMIUM
 from tests.data_prep.crafted_flac import flac

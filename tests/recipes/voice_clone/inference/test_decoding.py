@@ -30,7 +30,7 @@ class NanoModels:
     """The untrained nano model in the stock package and here, with three made-up voices."""
 
     def __init__(self, folder: Path) -> None:
-        self.tts, self.exported = stock_qwen_tts.load(folder), ExportedModel.read(folder)
+        self.tts, self.exported = stock_qwen_tts.load(folder), ExportedModel.inspect(folder)
         self.voices = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
         self.decoder = TalkerDecoder(self.tts.model.talker, self.exported.ids)
 

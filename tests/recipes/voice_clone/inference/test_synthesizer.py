@@ -23,7 +23,8 @@ from overtone.recipes.voice_clone.model.sampling_settings import SamplingSetting
 from overtone.recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
 GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)
-MOST = {"max_new_tokens": GREEDY.max_frames + 1}
+MOST = {"max_new_tokens": 16}
+"""15 frames of 80 ms, and the end of speech."""
 TEXTS = ["Please close the window, the rain comes in.", "Hi.", "It is never late!"]
 
 

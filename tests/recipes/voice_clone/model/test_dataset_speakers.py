@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.config import MixedFile
+from overtone.finetune.config import Config, MixedFile
 from overtone.finetune.errors import UserError
 from overtone.recipes.voice_clone.model import config_factory
 from overtone.recipes.voice_clone.model.dataset_speakers import (
@@ -19,13 +19,18 @@ from overtone.recipes.voice_clone.model.dataset_speakers import (
     make_recipe_state,
 )
 from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
+from overtone.recipes.voice_clone.options import Options
 
 IDS = TokenIds.from_config(config_factory.make_released_config("0.6B"))
 CODES = [[1] * 16] * 25
 
 
+def collect_from(config: Config[Options]) -> list[DatasetSpeaker]:
+    return collect_speakers(config.data, config.options.speaker, IDS)
+
+
 def collect(folder: Path, corpus: Any, rows: list[dict[str, Any]], *overrides: tuple[str, str]) -> list[DatasetSpeaker]:
-    return collect_speakers(corpus(folder, rows).config(folder, *overrides), IDS)
+    return collect_from(corpus(folder, rows).config(folder, *overrides))
 
 
 def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path, corpus: Any) -> None:
@@ -51,7 +56,7 @@ def test_the_speakers_of_a_mixture_have_clips_in_the_folders_of_their_files(tmp_
     other.write_text(json.dumps({"audio": "high.flac", "text": "b", "speaker": "Zoe", "audio_codes": CODES}) + "\n")
     mix = (MixedFile(path=config.data.train), MixedFile(path=other))
     mixed = config.model_copy(update={"data": config.data.model_copy(update={"train": None, "mix": mix})})
-    abe, zoe = collect_speakers(mixed, IDS)
+    abe, zoe = collect_from(mixed)
     assert [abe.name, zoe.name] == ["abe", "zoe"]
     assert zoe.select_references(1) == [other.parent / "high.flac"]
     assert abe.select_references(1) == [config.data.train.parent / "low.flac"]
@@ -138,11 +143,11 @@ def test_a_speaker_only_in_the_validation_data_is_refused(tmp_path: Path, corpus
 def test_missing_and_empty_data_are_refused(tmp_path: Path, corpus: Any) -> None:
     made = corpus(tmp_path, [])
     with pytest.raises(UserError, match="has no rows"):
-        collect_speakers(made.config(tmp_path), IDS)
+        collect_from(made.config(tmp_path))
     with pytest.raises(UserError, match="nowhere.jsonl: No such file"):
-        collect_speakers(made.config(tmp_path, ("data.train", "nowhere.jsonl")), IDS)
+        collect_from(made.config(tmp_path, ("data.train", "nowhere.jsonl")))
     with pytest.raises(UserError, match=r"data.train is not set.*make demo"):
-        collect_speakers(made.config(tmp_path, ("data.train", "null")), IDS)
+        collect_from(made.config(tmp_path, ("data.train", "null")))
 
 
 def test_new_speakers_get_the_free_rows_from_3000() -> None:
@@ -165,7 +170,7 @@ def test_the_recipe_state_is_json_and_identifies_the_data(tmp_path: Path, corpus
     rows = [{"audio": "low.flac", "text": "a", "speaker": "me", "language": "english", "audio_codes": CODES}]
     for overrides, language in (((), "english"), ((("options.language", "none"),), None)):
         config = corpus(folder, rows).config(folder, *overrides)
-        state = make_recipe_state(config, collect_speakers(config, IDS), {"me": 3000})
+        state = make_recipe_state(config, collect_from(config), {"me": 3000})
         assert json.loads(json.dumps(state.as_json())) == state.as_json()
         assert state.as_json()["speakers"] == [{"name": "me", "row": 3000, "language": language, "clips": 1, "seconds": 2.0}]
         assert state.data.name == "mine/train.jsonl" and len(state.data.sha256) == 64

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler, make_frame_sampler
 from overtone.recipes.voice_clone.model import sampling_settings
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.voice_clone.model.sampling_settings import SCHEME, SamplingSettings
 
 USUAL = FrameSampler(CodeSampler(False, 0.9, 50, 1.0, 1.05), CodeSampler(False, 0.9, 50, 1.0))
 
@@ -37,7 +37,7 @@ USUAL = FrameSampler(CodeSampler(False, 0.9, 50, 1.0, 1.05), CodeSampler(False, 
 def test_a_request_overrides_the_model_and_the_model_overrides_the_stock_package(
     requested: SamplingSettings, own: dict[str, Any], expected: FrameSampler
 ) -> None:
-    assert requested.make_sampler(own) == expected
+    assert make_frame_sampler(SCHEME, own, requested) == expected
 
 
 def test_the_stock_defaults_equal_those_of_the_package() -> None:

@@ -43,7 +43,7 @@ def test_the_vector_is_the_mean_of_the_stock_encoder(nano: Path, tmp_path: Path,
     tts = stock_qwen_tts.load(nano).model
     waves = [soundfile.read(tmp_path / "data" / name, dtype="float32")[0] for name in ("high.flac", "low.flac")]
     expected = torch.stack([tts.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
-    found = speaker_vectors.load_speaker_vectors(config).vectors
+    found = speaker_vectors.load_speaker_vectors(config.run.dir).vectors
     assert found.shape == (1, 32) and found.dtype == torch.float32
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -51,17 +51,17 @@ def test_the_vector_is_the_mean_of_the_stock_encoder(nano: Path, tmp_path: Path,
 def test_reference_clips_of_remote_data_are_downloaded(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
     here = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"})).config(nano)
     RECIPE.prepare(here)
-    expected = speaker_vectors.load_speaker_vectors(here).vectors
+    expected = speaker_vectors.load_speaker_vectors(here.run.dir).vectors
     cache = tmp_path / "other" / "cache" / "elsewhere"
     fetched = remote.fetch(f"file://{here.data.train}", cache)
     moved = {"data": here.data.model_copy(update={"train": fetched}), "run": here.run.model_copy(update={"dir": tmp_path / "other"})}
     there = here.model_copy(update=moved)
     RECIPE.prepare(there)
-    assert speaker_vectors.load_speaker_vectors(there).vectors.equal(expected)
+    assert speaker_vectors.load_speaker_vectors(there.run.dir).vectors.equal(expected)
     (tmp_path / "data").rename(tmp_path / "gone")
     (tmp_path / "other" / "cache" / "speakers.safetensors").unlink()
     RECIPE.prepare(there)
-    assert speaker_vectors.load_speaker_vectors(there).vectors.equal(expected)
+    assert speaker_vectors.load_speaker_vectors(there.run.dir).vectors.equal(expected)
 
 
 def test_different_voices_get_different_vectors(fresh: Any) -> None:
@@ -115,7 +115,7 @@ def test_vectors_are_computed_once_and_again_after_a_change(
     made = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"}))
     config = made.config(nano)
     RECIPE.prepare(config)
-    first = speaker_vectors.load_speaker_vectors(config)
+    first = speaker_vectors.load_speaker_vectors(config.run.dir)
     assert [path.name for path in encoded] == ["high.flac", "low.flac"]
     encoded.clear()
     RECIPE.prepare(config)
@@ -123,12 +123,12 @@ def test_vectors_are_computed_once_and_again_after_a_change(
 
     made.train.write_text(made.train.read_text() + made.train.read_text().splitlines()[0] + "\n")
     RECIPE.prepare(config)  # more clips of the same reference: new numbers, same vectors
-    assert encoded == [] and torch.equal(speaker_vectors.load_speaker_vectors(config).vectors, first.vectors)
-    assert speaker_vectors.load_speaker_vectors(config).state.speakers[0].clips == 3 and first.state.speakers[0].clips == 2
+    assert encoded == [] and torch.equal(speaker_vectors.load_speaker_vectors(config.run.dir).vectors, first.vectors)
+    assert speaker_vectors.load_speaker_vectors(config.run.dir).state.speakers[0].clips == 3 and first.state.speakers[0].clips == 2
 
     soundfile.write(tmp_path / "data" / "low.flac", np.random.RandomState(0).randn(24000) * 0.1, 24000)
     RECIPE.prepare(config)
-    changed = speaker_vectors.load_speaker_vectors(config).vectors
+    changed = speaker_vectors.load_speaker_vectors(config.run.dir).vectors
     assert len(encoded) == 2 and torch.equal(changed[0], first.vectors[0]) and not torch.equal(changed[1], first.vectors[1])
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_cache_is_computed_again(nano: Path, tmp_path: Path, corpus: A
     RECIPE.prepare(config)
     (config.run.dir / "cache" / "speakers.safetensors").write_bytes(b"half")
     RECIPE.prepare(config)
-    assert len(encoded) == 2 and speaker_vectors.load_speaker_vectors(config).vectors.shape == (1, 32)
+    assert len(encoded) == 2 and speaker_vectors.load_speaker_vectors(config.run.dir).vectors.shape == (1, 32)
 
 
 @pytest.mark.parametrize(

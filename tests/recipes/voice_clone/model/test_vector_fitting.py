@@ -22,7 +22,7 @@ STEPS = 40
 
 def prepare_vectors(config: Config) -> torch.Tensor:
     RECIPE.prepare(config)
-    return speaker_vectors.load_speaker_vectors(config).vectors
+    return speaker_vectors.load_speaker_vectors(config.run.dir).vectors
 
 
 @pytest.fixture(scope="module")
