@@ -22,8 +22,8 @@ from overtone.finetune.recipe import Row, Sample
 from overtone.finetune.storage.files import resolve_under
 from overtone.finetune.storage.model_security import admit, read_object
 from overtone.finetune.storage.strict_json import one_line
+from overtone.recipes.class_labels import find_label
 
-from .labels import read_label
 from .model.modeling import Normalization, image_classifier
 from .options import Options
 
@@ -148,14 +148,12 @@ def copy_for_crops(image: Image, size: tuple[int, int], swapped: bool) -> Tensor
 def read_image(row: Row, processing: ImageProcessing, folder: Path) -> Sample:
     """`pixels` [3, H, W] uint8, as the processor prepares the image; `label`, a scalar; and, unless crops are off, `copy` [3, h, w] uint8,
     from which they are taken. Raises `UserError` for a broken image, and for a label that the training data does not have."""
-    name, label = read_file_name(row), read_label(row)
-    if label not in processing.labels:
-        raise UserError(f'"label" is {label!r}, which is not among the {len(processing.labels):,} labels of the training data')
+    name, label = read_file_name(row), find_label(row, processing.labels)
     try:
         image = decode_image(resolve_under(folder, name)).image
     except UserError as error:
         raise UserError(f"the image {name!r} {error}") from None
-    sample = {"pixels": prepare_view(processing.processor, image), "label": torch.tensor(processing.labels.index(label))}
+    sample = {"pixels": prepare_view(processing.processor, image), "label": torch.tensor(label)}
     if processing.options.crop_area < 1:
         swapped = bool(getattr(processing.processor, "do_flip_channel_order", False))
         sample["copy"] = copy_for_crops(image, processing.size, swapped)

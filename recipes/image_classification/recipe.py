@@ -14,11 +14,11 @@ from torch import nn
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import Batch, Loaded, Recipe, Sample, Sketch, Term
-from overtone.recipes import transformers_meta_models, transformers_weight_names
+from overtone.recipes import class_labels, transformers_meta_models, transformers_weight_names
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.transformers_release import describe_old_release
 
-from . import image_processing, labels
+from . import image_processing
 from .exporting.export_plan import plan_export
 from .image_processing import ImageProcessing
 from .model import modeling
@@ -67,7 +67,8 @@ def choose_labels(config: Config[Options]) -> list[str]:
     """The labels of the data, or of the base; without data, as in a plan, those of the base."""
     base = resolve_source(config.model.source, config.model.revision)
     of_base = modeling.read_base_labels(modeling.read_config(base))
-    return labels.choose_labels(config, of_base) if config.data.training_files() else of_base
+    kept = of_base if config.options.head == "base" else None
+    return class_labels.choose_labels(config.data, kept) if config.data.training_files() else of_base
 
 
 def sketch(config: Config[Options]) -> Sketch[ImageProcessing]:

@@ -2255,10 +2255,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "digits are mirrored although options.flip is off",
     ),
     Mutant(
-        "recipes/image_classification/labels.py",
+        "recipes/class_labels.py",
         "int(label) if are_numbers else 0",
         "0",
-        "tests/recipes/image_classification/test_labels.py::test_names_are_sorted_and_numbers_counted",
+        "tests/recipes/test_class_labels.py::test_names_are_sorted_and_numbers_counted",
         "label 10 is output 2 of the model",
     ),
     Mutant(
