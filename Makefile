@@ -12,8 +12,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification \
-    tests/recipes/whisper \
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_reward tests/recipes/language tests/recipes/codec_lm \
+    tests/recipes/image_classification tests/recipes/whisper \
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data, Model
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import Batch, Loaded, Recipe, Sample, Sketch, Term
 from overtone.recipes import class_labels, transformers_meta_models, transformers_weight_names
@@ -60,20 +60,18 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded[ImageProces
 
 def prepare(config: Config[Options]) -> None:
     """Find the labels in the training data."""
-    store_state(config.run.dir, ClassifierState(labels=choose_labels(config)))
+    store_state(config.run.dir, ClassifierState(labels=choose_labels(config.options, config.data, config.model)))
 
 
-def choose_labels(config: Config[Options]) -> list[str]:
+def choose_labels(options: Options, data: Data, model: Model) -> list[str]:
     """The labels of the data, or of the base; without data, as in a plan, those of the base."""
-    base = resolve_source(config.model.source, config.model.revision)
-    of_base = modeling.read_base_labels(modeling.read_config(base))
-    kept = of_base if config.options.head == "base" else None
-    return class_labels.choose_labels(config.data, kept) if config.data.training_files() else of_base
+    of_base = modeling.read_base_labels(modeling.read_config(resolve_source(model.source, model.revision)))
+    return class_labels.choose_labels(data, of_base if options.head == "base" else None) if data.training_files() else of_base
 
 
 def sketch(config: Config[Options]) -> Sketch[ImageProcessing]:
     """For `overtone plan`: black images."""
-    loaded = make_loaded(config, choose_labels(config))
+    loaded = make_loaded(config, choose_labels(config.options, config.data, config.model))
     filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
     return Sketch(loaded, lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor)
 
