@@ -106,10 +106,10 @@ def copy_recipe(recipe: Path, target: Path) -> int:
 
 
 def needed_files(recipe: Path) -> set[Path]:
-    """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verbs.py`, the modules that these import, relatively and at
-    any depth, and every file in their folders that is not a module."""
+    """Files of a recipe, relative to its folder: `recipe.py`, `options.py`, `verbs.py` and `speech_registration.py`, which are imported by
+    name, the modules that these import, relatively and at any depth, and every file in their folders that is not a module."""
     modules = set[Path]()
-    entry_files = ("__init__.py", "recipe.py", "options.py", "verbs.py")
+    entry_files = ("__init__.py", "recipe.py", "options.py", "verbs.py", "speech_registration.py")
     pending = [Path(name) for name in entry_files if (recipe / name).is_file()]
     while pending:
         module = pending.pop()

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.cli import copy_recipe
+from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import built_in_recipes, find_recipe, load_inference, load_options, load_recipe
+from overtone.recipes.speech.interface import SpeechRecipe
 from tests.finetune.fork_server import ROOT, run_command
 from tests.recipes.voice_clone.conftest import corpus, nano, rows_of
 
@@ -86,6 +88,20 @@ def test_a_target_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pyt
     for name in ("voice_clone", "fsdp2.yaml"):
         assert copy_recipe.main([name, str(tmp_path / "file" / "mine")]) == 2
         assert "is a file, not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["codec_lm", "csm", "voice_clone"])
+def test_the_verbs_of_a_copied_speech_recipe_work(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = tmp_path / "my voices" / "mine"
+    assert copy_recipe.main([name, str(copied)]) == 0
+    inference = load_inference(copied)
+    with pytest.raises(SystemExit):
+        inference.help["generate"]()
+    assert "--speaker" in capsys.readouterr().out and inference.speech is not None
+    speech = inference.speech()
+    assert isinstance(speech, SpeechRecipe)
+    with pytest.raises(UserError, match="no model there"):
+        speech.inspect(tmp_path)
 
 
 @pytest.mark.slow
