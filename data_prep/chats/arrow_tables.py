@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overtone.data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
 from overtone.data_prep.chats.chat_messages import ROW_MARKS
-from overtone.data_prep.chats.conversation_formats import LABELS, SHAPES
+from overtone.data_prep.chats.conversation_formats import LABELS, SCORES, SHAPES
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.strict_json import one_line, read_object
@@ -17,7 +17,7 @@ from overtone.finetune.storage.strict_json import one_line, read_object
 if TYPE_CHECKING:
     import pyarrow
 
-READ = frozenset(ROW_MARKS).union(*(shape.keys | shape.also for shape in SHAPES.values()))
+READ = frozenset(ROW_MARKS).union(*SCORES, *(shape.keys | shape.also for shape in SHAPES.values()))
 """Columns whose values are read."""
 
 

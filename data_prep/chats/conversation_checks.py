@@ -15,6 +15,10 @@ UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 
 
+ANSWERS = ("completion", "chosen", "rejected")
+"""Keys of a normalised row with answers to its `prompt`."""
+
+
 def check_conversation(row: ChatRow) -> None:
     """Raise `UserError` with the reason why a normalised row must not be trained on."""
     _check_storable(row)
@@ -81,7 +85,7 @@ def join_repeated_turns(row: ChatRow) -> int:
     Returns how many were joined to the one before. Messages with other fields than role and content stay as they are.
     """
     joined = 0
-    for key in ("messages", "prompt", "completion"):
+    for key in ("messages", "prompt", *ANSWERS):
         turns: list[ChatRow] = []
         for turn in row[key] if isinstance(row.get(key), list) else ():
             if turns and _can_join(turns[-1], turn):
@@ -105,7 +109,8 @@ def strip_answer_newlines(row: ChatRow) -> bool:
     Returns whether any were removed.
     """
     changed = False
-    for turn in [*row.get("messages", ()), *(row["completion"] if isinstance(row.get("completion"), list) else ())]:
+    answers = [turn for key in ANSWERS if isinstance(row.get(key), list) for turn in row[key]]
+    for turn in [*row.get("messages", ()), *answers]:
         content = turn.get("content")
         if turn["role"] == "assistant" and isinstance(content, str) and content[:1] in ("\n", "\r"):
             turn["content"], changed = content.lstrip("\r\n"), True

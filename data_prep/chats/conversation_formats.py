@@ -67,7 +67,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     check_row_marks(row)
     false = (False, "false", "False", "FALSE") if shape == "completion" else (False,)  # tables such as CSV hold text
     if bad := next((key for key in LABELS if isinstance(row.get(key), bool | str) and row[key] in false), None):
-        raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (KTO)")
+        raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (--rows labels)")
     if missing := SHAPES[shape].keys - row.keys():
         raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {format_keys(row)}")
     found = SHAPES[shape].read(row)
@@ -75,9 +75,8 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     return {**found, "tools": tools} if tools else found
 
 
-def list_unread_keys(row: ChatRow, shape: str) -> list[str]:
-    """Return the non-empty keys of a row that `normalise_row` does not read."""
-    read = SHAPES[shape].keys | SHAPES[shape].also
+def list_unread_keys(row: ChatRow, read: frozenset[str]) -> list[str]:
+    """Return the non-empty keys of a row that are not among those that were `read`."""
     return [key for key, value in row.items() if key not in read and value not in (None, "")]
 
 
@@ -245,10 +244,12 @@ def _wrap_calls(value: JsonValue, what: str) -> list[JsonValue]:
 EVERYWHERE = frozenset({"tools", "functions", "system"})
 MEDIA = frozenset({"image", "images", "audio", "audios", "video", "videos"})
 """Keys of rows with pictures, sound or films beside their text."""
-MESSAGE_LISTS = frozenset({"messages", "conversations", "prompt", "completion", "chosen"})
+MESSAGE_LISTS = frozenset({"messages", "conversations", "prompt", "completion", "chosen", "rejected"})
 """Keys whose values can be lists of messages."""
 LABELS = ("label", "kto_tag")
 """Keys that say whether the answer is a good one; numbers in them are classes of other datasets."""
+SCORES = (("score_chosen", "score_rejected"), ("chosen_score", "rejected_score"), ("chosen_rating", "rejected_rating"))
+"""Keys with the scores of both answers of a pair."""
 SHAPES = {
     "messages": Shape(frozenset({"messages"}), EVERYWHERE, _convert_messages),
     "sharegpt": Shape(frozenset({"conversations"}), EVERYWHERE, _convert_sharegpt),

@@ -96,6 +96,8 @@ class ChatSummary:
     same bytes."""
 
     made_by: str
+    rows: str | None
+    """`pairs` or `labels`, for preference training."""
     sources: dict[str, int]
     """Source → number of its rows."""
     passed_over: dict[str, int]
@@ -124,10 +126,14 @@ class ChatSummary:
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
-def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None, least: int = 0) -> ChatSummary:
-    """Return the summary of all rows. `least`: validation rows that were chosen because `val_share` gave fewer; 0 if it gave enough."""
+def make_summary(
+    tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None, least: int = 0, rows: str | None = None
+) -> ChatSummary:
+    """Return the summary of all rows. `least`: validation rows that were chosen because `val_share` gave fewer; 0 if it gave enough.
+    `rows`: as in the summary."""
     return ChatSummary(
         made_by=MADE_BY,
+        rows=rows,
         sources=dict(tally.by_source),
         passed_over=dict(sorted(skipped.items())),
         read=len(tally.kinds),
@@ -169,8 +175,9 @@ def format_summary(summary: ChatSummary) -> str:
         found.append(f"  keys of messages that only a chat template which names them reads: {keys}")
     if summary.answers_without_leading_line_breaks:
         found.append(f"  leading line breaks removed from answers in {format_count(summary.answers_without_leading_line_breaks, 'row')}")
-    if pairs := summary.shapes.get("preference"):
-        found.append(f"  {format_count(pairs, 'preference pair')}: the chosen answer is trained on, the rejected one is not used")
+    if (pairs := summary.shapes.get("preference")) and summary.rows is None:
+        used = "the chosen answer is trained on, the rejected one is not used (--rows pairs keeps both)"
+        found.append(f"  {format_count(pairs, 'preference pair')}: {used}")
     if summary.joined_messages:
         found.append(f"  {format_count(summary.joined_messages, 'message')} joined to the one before (--join-turns)")
     if invisible := summary.rows_with_invisible_characters:

@@ -3,12 +3,16 @@
   overtone text chats.jsonl more/ --out data/chats
   overtone text HuggingFaceH4/no_robots --out data/chats
   overtone train --recipe llm_sft --data.train data/chats/train.jsonl
+  overtone text HuggingFaceH4/ultrafeedback_binarized --split train_prefs --rows pairs --out data/pairs
+  overtone train --recipe llm_dpo --data.train data/pairs/train.jsonl
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
 also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
-prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. Chats that WhatsApp exported (.txt, .zip)
-need --as NAME, the person whose messages are the answers. Rejected rows are listed in rejects.jsonl with their location and reason; other
-unused input (files of other kinds, unknown keys) is counted in the summary. The same files in the same order give byte-identical output.
+prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. --rows pairs writes both answers of pairs
+(`prompt`, `chosen`, `rejected`), and --rows labels answers that are marked as good or bad (`prompt`, `completion`, `label`). Chats that
+WhatsApp exported (.txt, .zip) need --as NAME, the person whose messages are the answers. Rejected rows are listed in rejects.jsonl with
+their location and reason; other unused input (files of other kinds, unknown keys) is counted in the summary. The same files in the same
+order give byte-identical output.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from overtone.data_prep.chats import (
     chat_file_readers,
@@ -35,6 +40,7 @@ from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
+from overtone.data_prep.chats.preference_rows import CONVERTERS, check_sides
 from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
@@ -57,6 +63,8 @@ class TextOptions:
 
     shape: str | None = None
     """Shape of every row; None: detected from the keys of each row."""
+    rows: str | None = None
+    """Rows for preference training, a key of `CONVERTERS`; None: conversations."""
     val_share: float = 0.02
     val_rows: int | None = None
     """Maximum number of validation rows; replaces `val_share`."""
@@ -85,6 +93,11 @@ def parser() -> argparse.ArgumentParser:
     )
     exclusive.add_argument(
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
+    )
+    options.add_argument(
+        "--rows",
+        choices=list(CONVERTERS),
+        help="rows for preference training instead of conversations: pairs of answers, or answers with labels, for objective kto",
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
     options.add_argument(
@@ -128,6 +141,7 @@ class ChatsOptions:
     out: Path
     val_share: float = TextOptions.val_share
     val_rows: int | None = None
+    rows: str | None = None
     shape: str | None = None
     columns: ColumnMapping = field(default_factory=ColumnMapping)
     person: str | None = None
@@ -142,7 +156,9 @@ def _run(argv: list[str]) -> int:
     options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
     summary = prepare_chats(options)
     data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary.val else [])]
-    print_line(f"next: {overtone_command('train', '--recipe', 'llm_sft', '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
+    recipe = "llm_sft" if options.rows is None else "llm_dpo"
+    own = ["--options.objective", "kto"] if options.rows == "labels" else []
+    print_line(f"next: {overtone_command('train', '--recipe', recipe, *own, '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
     return 0
 
 
@@ -155,6 +171,7 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
     reader = replace(_check_reader_options(options, gathered.sources), columns=frozenset(options.columns.row.values()))
     wanted = TextOptions(
         shape=options.shape,
+        rows=options.rows,
         val_share=options.val_share,
         val_rows=options.val_rows,
         join_turns=options.join_turns,
@@ -168,6 +185,9 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
 
 def _check_options(options: ChatsOptions) -> None:
     check_choice("--shape", options.shape, SHAPES)
+    check_choice("--rows", options.rows, CONVERTERS)
+    if options.rows is not None and options.shape is not None:
+        raise UserError(f"--shape {options.shape} is for conversations; remove it, or --rows {options.rows}")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     if options.val_rows is not None and options.val_rows < 0:
@@ -225,7 +245,7 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> Cha
         if least := _count_least_validation(wanted, tally):
             tally = RowCounts()
             _write_files(temporary, gathered.sources, replace(wanted, val_rows=least), tally)
-        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows, least)
+        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows, least, wanted.rows)
         _check_trainable(summary)
         files.write_json(temporary / SUMMARY, summary.as_json())
         if target.exists():
@@ -334,14 +354,14 @@ def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> It
 
 def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatRow:
     """Return the row as it is written. Raises `UserError` with the reason for a rejection."""
-    row, kind, tidied, joined = _parse_conversation(found, wanted)
+    row, kind, read, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    parts = [row.get(key, ()) for key in ("messages", "prompt", "completion")]
+    parts = [row.get(key, ()) for key in ("messages", "prompt", *conversation_checks.ANSWERS)]
     turns = [turn for part in parts if not isinstance(part, str) for turn in part]
     unlearned = sum(turn.get("weight") == 0 for turn in turns)
     given = found.row or {}
-    of_row = [*list_unread_keys(wanted.columns.translate(given), kind), *wanted.columns.list_replaced(given)]
+    of_row = [*list_unread_keys(wanted.columns.translate(given), read), *wanted.columns.list_replaced(given)]
     unread = UnreadKeys(of_row, chat_messages.list_unread_keys(turns))
     tally.count_kept(kind, unread, tidied, joined, unlearned)
     texts = [turn["content"] for turn in turns if isinstance(turn.get("content"), str)] + [part for part in parts if isinstance(part, str)]
@@ -350,15 +370,31 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     return row
 
 
-def _parse_conversation(found: FoundRow, wanted: TextOptions) -> tuple[ChatRow, str, bool, int]:
-    """Return the normalised and checked row, the name of its original shape, whether leading line breaks were removed, and the number of
-    joined messages."""
+class ParsedRow(NamedTuple):
+    """A normalised and checked row."""
+
+    row: ChatRow
+    shape: str
+    """Name of its original shape."""
+    read: frozenset[str]
+    """Keys that were read."""
+    tidied: bool
+    """True if leading line breaks were removed."""
+    joined: int
+    """Messages that were joined to the one before."""
+
+
+def _parse_conversation(found: FoundRow, wanted: TextOptions) -> ParsedRow:
+    """Return the row as it is written. Raises `UserError` with the reason for a rejection."""
     if found.row is None:
         raise UserError(found.problem)
     given = wanted.columns.translate(found.row)
-    kind = wanted.shape or detect_shape(given)
-    row = normalise_row(given, kind)
+    if wanted.rows is None:
+        kind = wanted.shape or detect_shape(given)
+        row, read = normalise_row(given, kind), SHAPES[kind].keys | SHAPES[kind].also
+    else:
+        row, kind, read = CONVERTERS[wanted.rows](given)
     joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
-    conversation_checks.check_conversation(row)
-    return row, kind, tidied, joined
+    (conversation_checks.check_conversation if wanted.rows is None else check_sides)(row)
+    return ParsedRow(row, kind, read, tidied, joined)

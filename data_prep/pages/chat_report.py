@@ -10,7 +10,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from overtone.data_prep import manifest
@@ -124,7 +124,7 @@ def is_chat_dataset(folder: Path) -> bool:
     if (folder / SUMMARY).is_file():
         return bool(strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY)
     row = next(manifest.read_lines(folder / TRAIN), (0, {}))[1] if (folder / TRAIN).is_file() else {}
-    return bool(row.keys() & {"messages", "completion"})
+    return bool(row.keys() & {"messages", "completion", "chosen"})
 
 
 def read_figures(folder: Path, count_tokens: CountTokens | None) -> ChatFigures:
@@ -147,6 +147,12 @@ def _read_rows(path: Path) -> Iterator[ReportRow]:
 
 
 def _read_turns(row: ChatRow) -> Iterator[Turn]:
+    if "chosen" in row:
+        chosen, rejected = (_read_turns({"prompt": row["prompt"], "completion": row[name]}) for name in ("chosen", "rejected"))
+        yield from chosen
+        before = 1 if isinstance(row["prompt"], str) else len(row["prompt"])
+        yield from (replace(turn, role=f"rejected: {turn.role}", learned=False) for turn in [*rejected][before:])
+        return
     if is_plain_text(row):
         yield Turn("prompt", row["prompt"], learned=False)
         yield Turn("completion", row["completion"], learned=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from overtone.data_prep.__main__ import main as data_prep
 from overtone.finetune.__main__ import main
 from overtone.finetune.config import resolve
 from overtone.finetune.distributed import process_group
@@ -126,3 +127,40 @@ def test_a_launched_run_resumes_exports_and_answers(folder: Path, tmp_path: Path
     assert "| Objective | dpo on pairs of answers, β = 0.1 |" in (exported / "README.md").read_text()
     assert main(["generate", "--model", str(exported), "--prompt", "Number 3?", "--max-new-tokens", "4"]) == 0
     assert capsys.readouterr().out.strip()
+
+
+SIDES = [(f"Number {count}?", "yes " * count, "no " * (9 - count)) for count in range(1, 9)]
+
+
+def make_labelled(question: str, answer: str, label: bool) -> dict[str, Any]:
+    """A row as ShareGPT's with a label."""
+    return {"conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}], "label": label}
+
+
+GIVEN: dict[str, list[dict[str, Any]]] = {
+    "pairs": [
+        *({"prompt": question, "chosen": good, "rejected": bad, "score_chosen": 8, "score_rejected": 3} for question, good, bad in SIDES),
+        {"prompt": "Same?", "chosen": "yes", "rejected": "yes "},
+    ],
+    "labels": [
+        *(make_labelled(question, answer, label) for question, *both in SIDES for answer, label in zip(both, (True, False), strict=True)),
+        {"prompt": "Same?", "completion": "yes"},
+    ],
+}
+
+
+@pytest.mark.parametrize("rows", GIVEN)
+def test_published_rows_become_a_launched_run(folder: Path, tmp_path: Path, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "published.jsonl", tmp_path / "data"
+    source.write_text("".join(json.dumps(row) + "\n" for row in GIVEN[rows]))
+    assert data_prep(["text", str(source), "--rows", rows, "--out", str(out), "--val-rows", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 rejected" in printed and "--recipe llm_dpo" in printed and ("objective kto" in printed) == (rows == "labels")
+    keys = {
+        **basic_keys(folder, tmp_path / "run"),
+        **{"data.train": str(out / "train.jsonl"), "data.val": str(out / "val.jsonl"), "train.steps": "2", "eval.every": "2"},
+        **({"options.objective": "kto"} if rows == "labels" else {}),
+    }
+    words = [word for key, value in keys.items() for word in (f"--{key}", value)]
+    assert "finished" in launch("cpu", 2, "finetune/train.py", "--recipe", "llm_dpo", *words)
+    assert len(series(tmp_path / "run")) == 2

@@ -179,8 +179,9 @@ def test_unused_keys_with_a_value_are_named() -> None:
         "text": None,
         "messages": [],
     }
-    assert list_unread_keys(row, "alpaca") == ["topic", "score", "messages"]
-    assert list_unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, "completion") == ["system"]
+    read = {name: shape.keys | shape.also for name, shape in SHAPES.items()}
+    assert list_unread_keys(row, read["alpaca"]) == ["topic", "score", "messages"]
+    assert list_unread_keys({"prompt": "a", "completion": "b", "tools": [], "system": "s"}, read["completion"]) == ["system"]
 
 
 def test_an_empty_list_of_tool_calls_is_dropped() -> None:

@@ -380,3 +380,46 @@ def test_messages_are_read_as_in_training(tmp_path: Path, capsys: pytest.Capture
         "1 answer with weight 0: read, but not learned",
     ):
         assert line in printed
+
+
+PAIR = {"prompt": "Why?", "chosen": "Because.", "rejected": "No.", "score_chosen": 8, "score_rejected": 3, "id": "7"}
+
+
+def test_pairs_and_labels_are_written_and_what_is_refused_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [PAIR, {**PAIR, "prompt": "How?"}, {**PAIR, "rejected": "Because. "}, {**PAIR, "score_chosen": 3}, {**PAIR, "id": "8"}]
+    write(tmp_path / "in" / "a.jsonl", rows)
+    assert run(tmp_path / "in", "--rows", "pairs", "--out", tmp_path / "pairs", "--val-share", 0) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "5 rows read (2 preference): 2 to train on, 0 to validate on, 3 rejected",
+        "rejected 1: chosen and rejected differ only in spaces, or in keys that chat templates drop, so the pair has no preference",
+        "rejected 1: its score_chosen and score_rejected are equal, so the pair has no preference",
+        "rejected 1: the same as another",
+        "unused keys, dropped: id (2 rows)",
+        "overtone train --recipe llm_dpo",
+    ):
+        assert line in printed
+    assert "the rejected one is not used" not in printed and "objective kto" not in printed
+    asked, (chosen, rejected) = (
+        {"role": "user", "content": "Why?"},
+        ({"role": "assistant", "content": text} for text in ("Because.", "No.")),
+    )
+    expected = {"prompt": [asked], "chosen": [chosen], "rejected": [rejected], "source": "in/a.jsonl:1"}
+    assert lines(tmp_path / "pairs" / "train.jsonl")[0] == expected
+    summary = json.loads((tmp_path / "pairs" / "summary.json").read_text())
+    assert summary["rows"] == "pairs" and summary["rejected"] == sum(summary["reasons"].values()) == 3
+    write(
+        tmp_path / "labels" / "a.jsonl",
+        [{"prompt": [asked], "completion": [chosen], "label": True}, {"prompt": "Why?", "completion": "No."}],
+    )
+    assert run(tmp_path / "labels", "--rows", "labels", "--out", tmp_path / "kto", "--val-share", 0) == 0
+    printed = capsys.readouterr().out
+    assert "rejected 1: no label or kto_tag" in printed and "overtone train --recipe llm_dpo --options.objective kto" in printed
+    assert run(tmp_path / "in", "--rows", "pairs", "--shape", "alpaca", "--out", tmp_path / "x") == 2
+    assert "--shape alpaca is for conversations; remove it, or --rows pairs" in capsys.readouterr().err
+
+
+def test_rows_without_pairs_name_their_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "in" / "a.jsonl", [{"question": "Why?", "answer": "Because."}])
+    assert run(tmp_path / "in", "--rows", "pairs", "--out", tmp_path / "x") == 2
+    assert "no chosen and no rejected, which a pair has; its keys are question, answer" in capsys.readouterr().err

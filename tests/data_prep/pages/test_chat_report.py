@@ -49,6 +49,18 @@ def test_arguments_of_tool_calls_count_as_learned(tmp_path: Path) -> None:
     assert figures.learned == len(json.dumps(call)) and "Oslo" in figures.longest[0][2].text
 
 
+def test_both_answers_of_a_pair_are_counted_and_one_is_learned(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "12"}
+    row = {
+        "prompt": [asked],
+        **{side: [{"role": "assistant", "content": text}] for side, text in (("chosen", "abc"), ("rejected", "defgh"))},
+    }
+    figures = read_figures(write_dataset(tmp_path / "pairs", [row]), None)
+    assert figures.roles == {"user": 1, "assistant": 1, "rejected: assistant": 1}
+    assert figures.learned == 3 and figures.lengths == [len("12\nabc\ndefgh")]
+    assert is_chat_dataset(tmp_path / "pairs")
+
+
 def test_repetitions_and_extremes_are_found(tmp_path: Path) -> None:
     rows = [chat(f"question {number} " + "x" * number, f"answer {number}") for number in range(20)]
     rows += [chat("Who are  you?", "I am it."), chat("who ARE you?", "i am it."), chat("Who are you?", "Another.")]
