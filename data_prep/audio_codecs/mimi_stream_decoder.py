@@ -54,11 +54,11 @@ class MimiStream:
 
     @torch.inference_mode()
     def feed(self, codes: Tensor) -> Tensor:
-        """Decode the next frames [B, T, codebooks], T ≥ 1, to their samples [B, T · 1920] float32 in [-1, 1].
+        """Decode the next frames [B, T, codebooks] on any device, T ≥ 1, to their samples [B, T · 1920] float32 in [-1, 1] on the codec's.
 
         A code that is not in the codebook (CSM has a few more; an untrained one samples them) is replaced by the last one.
         """
-        known = codes.clamp(max=self._decoder.config.codebook_size - 1)
+        known = codes.to(self._decoder.streamed.device).clamp(max=self._decoder.config.codebook_size - 1)
         with disable_tf32():  # its rounding depends on the size of the chunk
             return self._decoder.streamed.resume(self._earlier, lambda: self._decode(known))
 

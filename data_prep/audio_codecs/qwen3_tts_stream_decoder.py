@@ -51,8 +51,9 @@ class Qwen3TTSStream:
 
     @torch.inference_mode()
     def feed(self, codes: Tensor) -> Tensor:
-        """Decode the next frames [B, T, codebooks], T ≥ 1, to their samples [B, T · 1920] float32."""
-        return self._streamed.resume(self._earlier, lambda: self._decode(codes))
+        """Decode the next frames [B, T, codebooks] on any device, T ≥ 1, to their samples [B, T · 1920] float32 on the codec's."""
+        moved = codes.to(self._streamed.device)
+        return self._streamed.resume(self._earlier, lambda: self._decode(moved))
 
     def _decode(self, codes: Tensor) -> Tensor:
         wave = self._transform(self._layers.pre_conv(self._layers.quantizer.decode(codes.transpose(1, 2))))

@@ -59,6 +59,12 @@ class StreamedDecoder:
                     setattr(parent, name, StreamedConvolution(convolution))
         self._convolutions = [module for module in self.decoder.modules() if isinstance(module, StreamedConvolution)]
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        device: torch.device = next(self.decoder.parameters()).device
+        return device
+
     def resume(self, earlier: list[Tensor | None], decode: Callable[[], Tensor]) -> Tensor:
         """Return the result of `decode` with the convolutions as they were after the last chunk of a stream. `earlier` is the state of that
         stream, empty before its first chunk, and is updated; after an exception the stream cannot be continued."""

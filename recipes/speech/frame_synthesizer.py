@@ -44,6 +44,11 @@ class FrameVoice(LoadedVoice, ABC):
     def rate(self) -> int:
         """Sample rate of every wave, in Hz."""
 
+    @property
+    @abstractmethod
+    def frame_rate(self) -> float:
+        """Frames of codes per second of speech."""
+
     @abstractmethod
     def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> FrameLoop:
         """The session that generates the codes of requests, which have passed `check`."""
@@ -58,14 +63,15 @@ class FrameVoice(LoadedVoice, ABC):
 
     @abstractmethod
     def start_batch(self, slots: int) -> tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]:
-        """A batch of at most `slots` requests at once, and the function that starts a request, which has passed `check`, in one of its
-        rows and returns the row."""
+        """A batch of at most `slots` requests at once, whose plan is that of requests without settings, and the function that starts a
+        request, which has passed `check`, in one of its rows and returns the row."""
 
-    def open_batch(self, slots: int) -> SpeechBatch:
-        """Implements `BatchingVoice`."""
+    def open_batch(self, slots: int, longest_seconds: float) -> SpeechBatch:
+        """Implements `BatchingVoice`. On a GPU, the frames of speech of that length with the model's own sampling are captured now."""
         from .continuous_speech_batch import SpeechBatch
 
         batch, join = self.start_batch(slots)
+        batch.capture_frames(math.ceil(longest_seconds * self.frame_rate))
 
         def check_and_join(request: SpeechRequest, sampling: SpeechSampling) -> int:
             self.check(request)
@@ -114,11 +120,6 @@ class PromptedVoice(FrameVoice, Generic[PromptT, SamplerT]):
         """`defaults`: as of `LoadedVoice`."""
         super().__init__(folder, folder.speakers, defaults)
         self._requests = folder
-
-    @property
-    @abstractmethod
-    def frame_rate(self) -> float:
-        """Frames of codes per second of speech."""
 
     @abstractmethod
     def make_prompt(self, request: SpeechRequest) -> PromptT:

@@ -122,8 +122,9 @@ class SpokenRequest:
 class BatchingVoice(Protocol):
     """A `Voice` that also speaks requests which join and leave a running batch. A server speaks one request at a time with other voices."""
 
-    def open_batch(self, slots: int) -> RunningBatch[SpokenRequest, np.ndarray]:
-        """A batch of at most `slots` requests at once. The pieces are chunks [samples] float32; a request has the same codes as in
+    def open_batch(self, slots: int, longest_seconds: float) -> RunningBatch[SpokenRequest, np.ndarray]:
+        """A batch of at most `slots` requests at once, prepared for speech of at most `longest_seconds`; longer speech makes the others
+        wait for that preparation. The pieces are chunks [samples] float32; a request has the same codes as in
         `Voice.stream`, whatever else is in the batch."""
 
 

@@ -4,7 +4,7 @@ recordings to words by data_prep."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -14,8 +14,7 @@ import torch
 
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.storage import files
-from overtone.recipes.speech.decoding import frame_loop
-from overtone.recipes.speech.decoding.cuda_graphs import window_size
+from overtone.recipes.speech.decoding.cuda_graphs import FrameGraphs
 from overtone.recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
 from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, SMALL
 from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
@@ -28,16 +27,6 @@ NOTHING = "–"
 LABELS = ("0.6B", "1.7B")
 
 
-class OneByOne:
-    """In place of `FrameGraphs`: the same windows, and each kernel started by itself."""
-
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
-
-    def run(self, frame: Callable[[int], None], needed: int) -> None:
-        frame(window_size(needed, self._slots))
-
-
 def make_models(bench: Bench) -> None:
     for label in LABELS[:1] if bench.dry else LABELS:
         files.write_json(speaker(bench, label) / CARD, {"recipe": "voice_clone"})
@@ -47,8 +36,9 @@ def speaker(bench: Bench, label: str) -> Path:
     return _gpu.speaker_base(bench, label, SMALL["nano"] if bench.dry else RELEASED[label])
 
 
-def without_graphs() -> mock._patch[type[OneByOne]]:
-    return mock.patch.object(frame_loop, "FrameGraphs", OneByOne)
+def without_graphs() -> mock._patch[object]:
+    """Each kernel is started by itself."""
+    return mock.patch.object(FrameGraphs, "open", lambda _: None)
 
 
 def codes(label: str, bench: Bench) -> list[Cells]:

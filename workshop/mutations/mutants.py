@@ -208,8 +208,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/language/serving/batching_compatibility.py",
-        "    return find_config_obstacle(config) or find_difference(model)",
-        "    return find_difference(model)",
+        "    return find_config_obstacle(config) or find_difference(model, None)",
+        "    return find_difference(model, None)",
         "tests/recipes/language/serving/test_batching_compatibility.py::test_models_whose_answers_would_depend_on_the_others_do_not",
         "a mixture of experts is batched, and its answers depend on the other requests",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class SpeechTokenBatch(FrameBatch[RowCache]):
         return self.first == self.decoder.ids.codebook_size
 
     @property
-    def plan(self) -> object:
+    def plan(self) -> Hashable:
         """Implements `FrameBatch`."""
         return self.sampling.plan
 

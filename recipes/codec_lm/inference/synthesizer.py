@@ -81,6 +81,7 @@ class TokenSynthesizer(PromptedVoice[list[int], TokenSampler]):
     def open_rows(self, slots: int) -> tuple[SpeechTokenBatch, Callable[[list[int], TokenSampler, int, int], int]]:
         """Implements `PromptedVoice`. A batch always has the constraint that only codes are chosen."""
         batch = SpeechTokenBatch(self._decoder, slots)
+        batch.sampling.set_row(0, make_sampler(self.exported.family, self.exported.generation, TokenSampling()))
 
         def join(prompt: list[int], sampler: TokenSampler, seed: int, max_frames: int) -> int:
             if not sampler.constrained:

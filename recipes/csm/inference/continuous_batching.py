@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,7 @@ class CsmBatch(FrameBatch[RowCache]):
         return self.find_ends(self.codes)
 
     @property
-    def plan(self) -> object:
+    def plan(self) -> Hashable:
         """Implements `FrameBatch`."""
         return self.sampling.first.plan, self.sampling.others.plan
 

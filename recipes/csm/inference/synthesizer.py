@@ -75,6 +75,7 @@ class CsmVoice(PromptedVoice[Tensor, FrameSampler]):
     def open_rows(self, slots: int) -> tuple[CsmBatch, Callable[[Tensor, FrameSampler, int, int], int]]:
         """Implements `PromptedVoice`."""
         batch = CsmBatch(self._decoder, slots)
+        batch.sampling.set_row(0, self.make_sampler(SpeechSampling()))
         return batch, batch.join
 
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002

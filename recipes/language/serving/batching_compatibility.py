@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from overtone.recipes.language.modeling.attention_selection import EXPERT_COUNTS
+from overtone.recipes.speech.decoding.cuda_graphs import FrameGraphs
 
 from .ragged_transformers_cache import StockRowCache
 
@@ -31,7 +32,16 @@ FOLLOWING = (2, 5, 1)
 def find_obstacle(model: PreTrainedModel) -> str | None:
     """Return why requests cannot share a batch of this model; None if they can."""
     config = model.config.get_text_config()
-    return find_config_obstacle(config) or find_difference(model)
+    return find_config_obstacle(config) or find_difference(model, None)
+
+
+def find_graph_difference(model: PreTrainedModel) -> str | None:
+    """Return why steps of a batch of this model must not be replayed as CUDA graphs; None if they may be, or if there are no graphs."""
+    graphs = FrameGraphs.open(model.device)
+    if graphs is None:
+        return None
+    difference = find_difference(model, graphs)
+    return difference or (None if graphs.count else "a step cannot be captured")
 
 
 def find_config_obstacle(config: PretrainedConfig) -> str | None:
@@ -62,18 +72,27 @@ def find_rope_types(config: PretrainedConfig) -> set[str]:
 
 
 @torch.inference_mode()
-def find_difference(model: PreTrainedModel) -> str | None:
-    """Compare a batch of two rows with the model on each sequence alone. This finds architectures of which `StockRowCache` knows nothing:
-    with a state instead of keys, with positions that they count themselves, with masks of their own."""
+def find_difference(model: PreTrainedModel, graphs: FrameGraphs | None) -> str | None:
+    """Compare a batch of two rows with the model on each sequence alone, with steps that are replayed as graphs if `graphs` are given.
+
+    This finds architectures of which `StockRowCache` knows nothing: with a state instead of keys, with positions that they count
+    themselves, with masks of their own. A replay repeats the operations of an earlier step, which shows whether a model counts outside of
+    its tensors."""
     try:
         cache = StockRowCache(model, 4)
         cache.reserve(max(map(len, PROMPTS)) + len(FOLLOWING))
-        rows = (0, 2)
+        rows, window = (0, 2), cache.find_window(1)
+        tokens = torch.zeros(cache.rows, dtype=torch.int64, device=model.device)
+        scores = torch.zeros(cache.rows, model.config.get_text_config().vocab_size, device=model.device)
+
+        def step() -> None:
+            scores.copy_(cache.read_tokens(tokens, window))
+
         for row, prompt in zip(rows, PROMPTS, strict=True):
             cache.read_prompt(row, torch.tensor(prompt, device=model.device))
         for count in range(1, len(FOLLOWING) + 1):
-            tokens = torch.tensor([FOLLOWING[count - 1]] * cache.rows, device=model.device)
-            scores = cache.read_tokens(tokens, cache.find_window(1))
+            tokens.fill_(FOLLOWING[count - 1])
+            step() if graphs is None else graphs.run(step, "step")
             taken = [row in rows for row in range(cache.rows)]
             cache.advance(taken, 1)
             cache.lengths.add_(torch.tensor(taken, device=model.device))

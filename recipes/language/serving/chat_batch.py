@@ -12,6 +12,9 @@ from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from .continuous_batching import TokenBatch
 from .incremental_detokenizer import AnswerText
 
+CAPTURED = 1024
+"""Answers up to this length are prepared for at start-up: room for more might not be needed, and takes memory."""
+
 
 @dataclass(frozen=True)
 class AnswerRequest:
@@ -39,9 +42,13 @@ class AnswerPiece:
 class ChatBatch:
     """Owns the answers in progress. Implements `RunningBatch`."""
 
-    def __init__(self, loaded: LoadedModel, slots: int) -> None:
-        """`loaded`: a model for which `find_obstacle` found nothing."""
+    def __init__(self, loaded: LoadedModel, slots: int, longest: int) -> None:
+        """`loaded`: a model for which `find_obstacle` found nothing. `longest`: maximum tokens of an answer; on a GPU, the steps of such
+        answers, up to `CAPTURED` tokens, are captured now."""
         self._tokenizer, self._batch = loaded.tokenizer, TokenBatch(loaded.model, loaded.stop_ids, slots)
+        for sampler in (CodeSampler(greedy=False), CodeSampler(greedy=True)):
+            self._batch.sampling.set_row(0, sampler)
+            self._batch.capture_frames(min(longest, CAPTURED))
         self._answers: dict[int, AnswerText] = {}
 
     @property

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
 from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import count_rows
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
+from .batching_compatibility import find_graph_difference
 from .ragged_transformers_cache import StockRowCache
 
 if TYPE_CHECKING:
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 class TokenBatch(FrameBatch[StockRowCache]):
     """Up to so many answers at once. A token that ends an answer is not generated: the row is over at the token before it."""
 
-    uses_graphs: ClassVar[bool] = False
-
     @torch.inference_mode()
     def __init__(self, model: PreTrainedModel, stop_ids: Sequence[int], requests: int) -> None:
         """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer."""
-        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1)
+        difference = find_graph_difference(model)
+        if difference is not None:
+            print_diagnostic(f"{model.config.model_type}: answers are generated without CUDA graphs, which is slower: {difference}")
+        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1, captures=difference is None)
         rows, device = self.cache.rows, self.codes.device
         self.sampling = RowSampling(rows, device)
         self.first = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -40,7 +43,7 @@ class TokenBatch(FrameBatch[StockRowCache]):
         return torch.isin(self.first, self._stops)
 
     @property
-    def plan(self) -> object:
+    def plan(self) -> Hashable:
         """Implements `FrameBatch`."""
         return self.sampling.plan
 

@@ -1,23 +1,28 @@
 """Frames of several requests at once, which join and leave between frames.
 
 `FrameLoop` generates one batch from beginning to end. Here the batch always runs, and a request takes a free row of it. As there, a frame
-is one sequence of tensor operations at fixed addresses, so on CUDA it is captured once for each attention window.
+is one sequence of tensor operations at fixed addresses, so on CUDA it is captured once for each plan and attention window.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from overtone.finetune.errors import UserError
+
 from .cuda_graphs import FrameGraphs
 from .ragged_kv_cache import RowSlots
 
+PROMPT = 256
+"""Slots that `capture_frames` adds for the prompt: enough for a passage of text and a reference clip of 10 s."""
 Cache = TypeVar("Cache", bound=RowSlots)
 
 
@@ -49,13 +54,10 @@ class FrameBatch(ABC, Generic[Cache]):
     alone, as in `draw_random_numbers`.
     """
 
-    uses_graphs: ClassVar[bool] = True
-    """True if a frame can be captured as a CUDA graph."""
-
     @torch.inference_mode()
-    def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1) -> None:
+    def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1, captures: bool = True) -> None:
         """`cache`: a cache of `count_rows(requests)` rows. `requests`: maximum number of requests at once. `positions`: the slots of the
-        cache that a frame takes."""
+        cache that a frame takes. `captures`: False if a frame must not be captured as a CUDA graph."""
         rows, device = cache.rows, cache.lengths.device
         self.cache, self.slots, self._positions = cache, requests, positions
         self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
@@ -68,8 +70,9 @@ class FrameBatch(ABC, Generic[Cache]):
         """[rows]: 1 if the row has a request."""
         self._rows: dict[int, _Row] = {}
         self._drawn = np.zeros((2, codebooks, rows))
-        self._graphs: FrameGraphs | None = None
-        self._graphs_of: Any = None
+        self._graphs = FrameGraphs.open(device) if captures else None
+        self._captured_slots = 0
+        """Slots of the cache to which the graphs refer."""
 
     @property
     @abstractmethod
@@ -78,7 +81,7 @@ class FrameBatch(ABC, Generic[Cache]):
 
     @property
     @abstractmethod
-    def plan(self) -> object:
+    def plan(self) -> Hashable:
         """Value that determines, apart from the window, which operations a frame has. A captured frame is only replayed for the same
         plan."""
 
@@ -93,6 +96,24 @@ class FrameBatch(ABC, Generic[Cache]):
 
     def prepare_frame(self) -> None:  # most batches have nothing to prepare
         """Before a frame, outside of a captured graph."""
+
+    @torch.inference_mode()
+    def capture_frames(self, frames: int) -> None:
+        """Make room for requests of `frames` frames, and capture a frame of each window that they reach, with the present plan, so that no
+        request waits for that. Does nothing where frames are not captured. No request may be running.
+
+        Raises `UserError` if the memory does not suffice."""
+        if self._graphs is None:
+            return
+        try:
+            self.cache.reserve(PROMPT + self._positions * frames)
+        except torch.OutOfMemoryError:
+            raise UserError(
+                f"--batch {self.slots}: the GPU has no memory for so many requests of {frames} frames; choose a smaller --batch or limit"
+            ) from None
+        for size in self.cache.list_windows():
+            for _ in range(2):  # the second frame is the one that is captured
+                self._run(size)
 
     def take_row(self, prompt: Tensor, seed: int, limit: int) -> tuple[int, Tensor]:
         """A free row, whose prompt [S, …] is read, and the state of its last position. At most `limit` ≥ 1 frames are generated.
@@ -157,12 +178,13 @@ class FrameBatch(ABC, Generic[Cache]):
         self.random.copy_(torch.from_numpy(self._drawn))
 
     def _run(self, size: int) -> None:
-        if not (self.codes.is_cuda and self.uses_graphs):
+        if self._graphs is None:
             self._run_and_count(size)
             return
-        if self._graphs is None or self._graphs_of != (self.plan, self.cache.slots):  # other operations, or the cache has moved
-            self._graphs, self._graphs_of = FrameGraphs(self.cache.slots), (self.plan, self.cache.slots)
-        self._graphs.run(self._run_and_count, size)
+        if self._captured_slots != self.cache.slots:  # the cache has grown, and so moved
+            self._graphs.forget()
+            self._captured_slots = self.cache.slots
+        self._graphs.run(partial(self._run_and_count, size), (self.plan, size))
 
     def _run_and_count(self, size: int) -> None:
         self.run_frame(size)

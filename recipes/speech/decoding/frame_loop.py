@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from .cuda_graphs import FrameGraphs
+from .cuda_graphs import FrameGraphs, window_size
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class FrameLoop(ABC):
     def __init__(self, prompt: int, codes: Tensor, positions: int = 1) -> None:
         """`prompt`: the slots of the cache before the first frame. `positions`: the slots that a frame takes."""
         self.codes, self.frame_count, self._prompt, self._positions = codes, 0, prompt, positions
-        self._graphs = FrameGraphs(prompt + positions * len(codes)) if codes.is_cuda else None
+        self._graphs = FrameGraphs.open(codes.device)
 
     @property
     @abstractmethod
@@ -90,12 +91,13 @@ class FrameLoop(ABC):
         if self._graphs is None:
             self.run_frame(needed)
         else:
-            self._graphs.run(self.run_frame, needed)
+            size = window_size(needed, self._prompt + self._positions * len(self.codes))
+            self._graphs.run(partial(self.run_frame, size), size)
         self.frame_count += 1
 
 
-def growing_chunk_sizes(first: int = 4, largest: int = 32) -> Iterator[int]:
-    """Frames per chunk of a stream: few at first, so that sound starts early, then more, which cost less per frame."""
+def growing_chunk_sizes(first: int = 1, largest: int = 32) -> Iterator[int]:
+    """Frames per chunk of a stream: one at first, so that sound starts early, then more, which cost less per frame."""
     while True:
         yield first
         first = min(2 * first, largest)

@@ -22,6 +22,7 @@ class RowSampling:
         self._limited = torch.zeros(rows, 1, dtype=torch.bool, device=device)
         self._set_plan()
 
+    @torch.inference_mode()
     def set_row(self, row: int, sampler: CodeSampler) -> None:
         """The settings of a row from now on."""
         self._samplers[row] = sampler

@@ -79,6 +79,13 @@ class RowSlots(ABC):
         """Slots of the attention window for `steps` further positions of every row."""
         return min(self._slots, round_window(max(self._known) + steps, self._shortest))
 
+    def list_windows(self) -> list[int]:
+        """List the attention windows that `find_window` can return for rows of at most `slots` slots."""
+        windows = [min(self._slots, self._shortest)]
+        while windows[-1] < self._slots:
+            windows.append(min(self._slots, round_window(windows[-1] + 1, self._shortest)))
+        return windows
+
     def advance(self, occupied: list[bool], count: int) -> None:
         """Lengthen the occupied rows by `count` positions; the others write to the same slots again."""
         self._known = [length + count * taken for length, taken in zip(self._known, occupied, strict=True)]

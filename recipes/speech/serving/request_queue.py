@@ -14,11 +14,11 @@ from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
 from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime
-from overtone.recipes.speech.interface import BatchingVoice, SpokenRequest
+from overtone.recipes.speech.interface import BatchingVoice, SpeechSampling, SpokenRequest
 from overtone.recipes.speech.serving.passage_batch import PassageBatch, SpeechLane
 
 if TYPE_CHECKING:
-    from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
+    from overtone.recipes.speech.interface import SpeechRequest, Voice
 
 DEADLINE_SECONDS = 300.0
 """Longest time from a request to the end of its speech."""
@@ -34,11 +34,14 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
         slots: int = 1,
         deadline_seconds: float = DEADLINE_SECONDS,
         typed: Mapping[str, str] = MappingProxyType({}),
+        longest_seconds: float = SpeechSampling.max_seconds,
     ) -> None:
-        """`slots`: how many requests a model speaks at once, if it can. The other parameters are those of `RequestQueue`."""
+        """`slots`: how many requests a model speaks at once, if it can. `longest_seconds`: limit of a passage. The other parameters are
+        those of `RequestQueue`."""
         results = {"audio_seconds": "Duration of the generated speech."}
         metrics = ServerMetrics("speech", "audio", "/v1/audio/speech", models, results)
-        super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, metrics, room, deadline_seconds, typed)
+        lanes = {name: open_lane(voice, slots, longest_seconds) for name, voice in models.items()}
+        super().__init__(lanes, metrics, room, deadline_seconds, typed)
         self.models = models
 
     async def speak(
@@ -67,11 +70,11 @@ def can_batch(voice: Voice, slots: int) -> bool:
     return slots > 1 and isinstance(voice, BatchingVoice)
 
 
-def open_lane(voice: Voice, slots: int) -> SpeechLane:
+def open_lane(voice: Voice, slots: int, longest_seconds: float) -> SpeechLane:
     """Return the running batch of a voice; if it has none, the lane takes one request at a time."""
     if can_batch(voice, slots):
         assert isinstance(voice, BatchingVoice)
-        return PassageBatch(voice.open_batch(slots), voice.rate)
+        return PassageBatch(voice.open_batch(slots, longest_seconds), voice.rate)
 
     def stream(spoken: SpokenRequest) -> Generator[np.ndarray, None, str]:
         result = yield from voice.stream(spoken.request, spoken.sampling)

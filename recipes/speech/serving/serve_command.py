@@ -89,7 +89,7 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, ty
         if not can_batch(models[name], args.batch):
             reason = "--batch 1" if args.batch == 1 else "its recipe has no batch that requests can join"
             print_line(f"serve: {name} speaks one request at a time ({reason})")
-    return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds, typed)
+    return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds, typed, args.max_seconds)
 
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,7 +41,7 @@ class TalkerBatch(FrameBatch[RowCache]):
         return self.first == self.decoder.ids.codec_eos
 
     @property
-    def plan(self) -> object:
+    def plan(self) -> Hashable:
         """Implements `FrameBatch`."""
         return self.sampling.first.plan, self.sampling.others.plan
 

@@ -110,6 +110,7 @@ class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
         from .continuous_batching import TalkerBatch
 
         batch = TalkerBatch(self._decoder, slots)
+        batch.sampling.set_row(0, self.make_sampler(SpeechSampling()))
         return batch, batch.join
 
     def make_prompt(self, request: SpeechRequest) -> PromptEmbeddings:

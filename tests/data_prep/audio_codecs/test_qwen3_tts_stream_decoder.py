@@ -69,6 +69,18 @@ def test_streams_that_take_turns_do_not_depend_on_each_other(decoder: Qwen3TTSSt
         torch.testing.assert_close(one, expected, atol=0, rtol=0)
 
 
+def test_codes_are_moved_to_the_device_of_the_codec(decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor) -> None:
+    """The server's codes are on the CPU, also if the codec is on a GPU."""
+    codes, seen = minute[:, :2], list[object]()
+
+    class OnAnotherDevice:
+        def to(self, device: torch.device) -> torch.Tensor:
+            seen.append(device)
+            return codes
+
+    assert Qwen3TTSStream(decoder).feed(OnAnotherDevice()).shape == (1, 2 * FRAME) and seen == [torch.device("cpu")]  # type: ignore[arg-type]
+
+
 def decode(stream: Qwen3TTSStream, codes: torch.Tensor, size: int) -> torch.Tensor:
     return torch.cat([stream.feed(piece) for piece in codes.split(size, 1)], 1)
 

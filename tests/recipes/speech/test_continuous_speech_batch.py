@@ -28,7 +28,7 @@ def make_request(seed: int, frames: int) -> SpokenRequest:
 
 def test_the_chunks_of_each_request_are_those_of_its_stream(voice: Synthesizer) -> None:
     assert isinstance(voice, BatchingVoice)
-    batch, arrivals = voice.open_batch(2), [make_request(1, 9), make_request(2, 14), make_request(3, 4)]
+    batch, arrivals = voice.open_batch(2, 9.0), [make_request(1, 9), make_request(2, 14), make_request(3, 4)]
     alone = [[*voice.stream(one.request, one.sampling)] for one in arrivals]
     running, found = dict[int, int](), [list[np.ndarray]() for _ in arrivals]
     for number in range(len(arrivals)):
@@ -53,7 +53,7 @@ def step(batch: Any, running: dict[int, int], found: list[list[np.ndarray]]) -> 
 
 
 def test_a_request_that_leaves_frees_its_slot(voice: Synthesizer) -> None:
-    batch = voice.open_batch(2)
+    batch = voice.open_batch(2, 9.0)
     slots = [batch.join(make_request(1, 9)), batch.join(make_request(2, 9))]
     batch.step()
     batch.leave(slots[0])
@@ -61,7 +61,7 @@ def test_a_request_that_leaves_frees_its_slot(voice: Synthesizer) -> None:
 
 
 def test_a_request_that_cannot_be_spoken_takes_no_slot(voice: Synthesizer) -> None:
-    batch = voice.open_batch(2)
+    batch = voice.open_batch(2, 9.0)
     with pytest.raises(UserError, match="no-one"):
         batch.join(SpokenRequest(SpeechRequest("Hello.", "no-one"), SpeechSampling()))
     assert batch.step() == {}

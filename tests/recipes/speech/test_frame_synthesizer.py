@@ -51,6 +51,7 @@ class CountingVoice(FrameVoice):
     """Its codec gives out the sound of the last frame only at the end, as one that looks ahead does."""
 
     rate = 10
+    frame_rate = 10.0
 
     def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CountingSession:
         return CountingSession([request.text for request in requests], round(sampling.max_seconds * 10))
@@ -99,7 +100,7 @@ def test_a_stream_gives_the_wave_in_pieces_without_empty_ones(voice: CountingVoi
     text = "abcdefghijk"
     chunks, result = drain(voice, text)
     (whole,) = voice.speak([SpeechRequest(text, "low")], SpeechSampling(max_seconds=9))
-    assert [len(chunk) for chunk in chunks] == [9, 21, 3], "four frames, then the rest, of which the last is held back"
+    assert [len(chunk) for chunk in chunks] == [6, 12, 12, 3], "pieces of 1, 2, 4 and 4 frames, of which the last frame is held back"
     assert result.wave.tolist() == whole.wave.tolist() == [*itertools.chain(*chunks)]  # type: ignore[attr-defined]
     assert result.codes.tolist() == whole.codes.tolist() and result.ended  # type: ignore[attr-defined]
 

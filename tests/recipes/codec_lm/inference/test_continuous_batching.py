@@ -24,6 +24,10 @@ def test_codes_do_not_depend_on_the_other_requests(voice: Any) -> None:
     prove(voice, 6)
 
 
+def test_captured_frames_are_kept_while_requests_join_and_leave(voice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules.check_graphs(voice, TEXTS[:2], 6, monkeypatch)
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Any) -> None:

@@ -29,7 +29,7 @@ def run(lane: RunningBatch[AnswerRequest, AnswerPiece], request: AnswerRequest) 
 def make_requests(loaded: LoadedModel) -> list[AnswerRequest]:
     """Cut off, ended by a token, by a stop string, and by one that the text does not contain."""
     sampled = [AnswerRequest([5, 6, 7, number], CodeSampler(False, 1.4), number, 60) for number in range(12)]
-    text = run(ChatBatch(loaded, 4), replace(sampled[0], limit=40))[0]
+    text = run(ChatBatch(loaded, 4, 60), replace(sampled[0], limit=40))[0]
     assert len(text) > 20
     stops = [(text[12:15], text[5:9]), ("no",)]
     return [AnswerRequest([9] * 12, GREEDY, 0, 25), *sampled, *(replace(sampled[0], stops=one) for one in stops)]
@@ -37,7 +37,7 @@ def make_requests(loaded: LoadedModel) -> list[AnswerRequest]:
 
 def test_both_ways_give_the_same_answers(loaded: LoadedModel) -> None:
     requests = make_requests(loaded)
-    batch, single = ChatBatch(loaded, 4), OneAtATime[AnswerRequest, AnswerPiece](lambda request: stream_answer(loaded, request))
+    batch, single = ChatBatch(loaded, 4, 60), OneAtATime[AnswerRequest, AnswerPiece](lambda request: stream_answer(loaded, request))
     found = [run(batch, request) for request in requests]
     assert found == [run(single, request) for request in requests]
     assert {over for _, _, over in found} == {STOP, LENGTH}
@@ -49,12 +49,12 @@ def test_both_ways_give_the_same_answers(loaded: LoadedModel) -> None:
 def test_an_answer_that_a_token_ends_counts_that_token(loaded: LoadedModel) -> None:
     [first] = [*generate_tokens(loaded, AnswerRequest([5, 6], GREEDY, 0, 1))]
     ending = LoadedModel(loaded.model, loaded.tokenizer, [first])
-    for lane in (ChatBatch(ending, 2), OneAtATime[AnswerRequest, AnswerPiece](lambda request: stream_answer(ending, request))):
+    for lane in (ChatBatch(ending, 2, 60), OneAtATime[AnswerRequest, AnswerPiece](lambda request: stream_answer(ending, request))):
         assert run(lane, AnswerRequest([5, 6], GREEDY, 0, 9)) == ("", 1, STOP)
 
 
 def test_a_request_that_leaves_frees_its_row(loaded: LoadedModel) -> None:
-    batch, request = ChatBatch(loaded, 2), AnswerRequest([9] * 12, GREEDY, 0, 40)
+    batch, request = ChatBatch(loaded, 2, 60), AnswerRequest([9] * 12, GREEDY, 0, 40)
     rows = [batch.join(request) for _ in range(2)]
     with pytest.raises(RuntimeError, match="taken"):
         batch.join(request)

@@ -10,8 +10,10 @@ import torch
 from overtone.recipes.language.answer_generation import Decoding, LoadedModel, generate_answer
 from overtone.recipes.language.serving.chat_batch import AnswerRequest
 from overtone.recipes.language.serving.continuous_batching import TokenBatch
+from overtone.recipes.language.serving.ragged_transformers_cache import StockRowCache
 from overtone.recipes.language.serving.single_answer_generation import generate_tokens
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 SLOTS = 4
 SAMPLERS = (CodeSampler(True), CodeSampler(False, 1.3), CodeSampler(False, 0.7, top_p=0.8))
@@ -42,7 +44,12 @@ def prove(loaded: LoadedModel, schedules: int) -> None:
     requests = make_requests(len(loaded.tokenizer))
     alone = answer_alone(loaded, requests)
     assert {ended for _, ended in alone.values()} == {True, False}
-    batch = TokenBatch(loaded.model, loaded.stop_ids, SLOTS)
+    finished, left, together = run_schedules(TokenBatch(loaded.model, loaded.stop_ids, SLOTS), requests, alone, schedules)
+    assert finished >= 4 * schedules and left >= schedules // 4 and {1, 2, 3, 4} <= together
+
+
+def run_schedules(batch: TokenBatch, requests: list[AnswerRequest], alone: Answers, schedules: int) -> tuple[int, int, set[int]]:
+    """Assert the tokens of every request that was not stopped; returns how many finished, how many left, and how many ran together."""
     finished, left, together = 0, 0, set[int]()
     for seed in range(schedules):
         chance = random.Random(seed)
@@ -67,11 +74,46 @@ def prove(loaded: LoadedModel, schedules: int) -> None:
                 batch.leave(row)
                 del running[row]
                 left += 1
-    assert finished >= 4 * schedules and left >= schedules // 4 and {1, 2, 3, 4} <= together
+    return finished, left, together
 
 
 def test_tokens_do_not_depend_on_the_other_requests(loaded: LoadedModel) -> None:
     prove(loaded, 10)
+
+
+def test_captured_steps_give_the_tokens_of_transformers_and_are_kept(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = make_requests(len(loaded.tokenizer))[:9]
+    alone = answer_alone(loaded, requests)
+    imitate_graphs(monkeypatch)
+    batch = TokenBatch(loaded.model, loaded.stop_ids, SLOTS)
+    monkeypatch.setattr(RecordedGraph, "captured", 0)
+    finished, _, together = run_schedules(batch, requests, alone, 1)
+    assert finished >= 3 and len(together) >= 2
+    captured = RecordedGraph.captured
+    run_schedules(batch, requests, alone, 1)
+    assert RecordedGraph.captured == captured and RecordedGraph.replayed > 5 * captured > 0
+
+
+def test_answers_of_a_model_that_counts_in_python_are_not_captured(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imitate_graphs(monkeypatch)
+    read, calls = StockRowCache.read_tokens, []
+
+    def read_and_count(cache: StockRowCache, tokens: torch.Tensor, size: int) -> torch.Tensor:
+        calls.append(1)
+        return read(cache, tokens, size) * (len(calls) != 2)  # the second step is the one that is captured
+
+    def read_a_value(cache: StockRowCache, tokens: torch.Tensor, size: int) -> torch.Tensor:
+        return read(cache, tokens, size) + int(tokens.sum()) * 0
+
+    for other, reason in ((read_and_count, "its scores in a batch differ"), (read_a_value, "a step cannot be captured")):
+        monkeypatch.setattr(StockRowCache, "read_tokens", other)
+        batch = TokenBatch(loaded.model, loaded.stop_ids, SLOTS)
+        assert f"answers are generated without CUDA graphs, which is slower: {reason}" in capsys.readouterr().err
+        captured = RecordedGraph.captured
+        batch.capture_frames(60)
+        assert RecordedGraph.captured == captured
 
 
 @pytest.mark.slow

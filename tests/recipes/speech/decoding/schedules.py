@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 Alone = dict[int, tuple[list[list[int]], bool]]
 """Number of a request → its codes [T, codebooks], and whether it reached its end."""
 SLOTS = 4
+Started = tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]
+"""Result of `FrameVoice.start_batch`."""
 
 
 def make_requests(voice: FrameVoice, texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
@@ -46,9 +50,9 @@ class Outcome:
     """Numbers of requests that were in the batch at once."""
 
 
-def run_schedules(voice: FrameVoice, requests: Sequence[tuple[SpeechRequest, SpeechSampling]], alone: Alone, schedules: int) -> Outcome:
+def run_schedules(started: Started, requests: Sequence[tuple[SpeechRequest, SpeechSampling]], alone: Alone, schedules: int) -> Outcome:
     """Run them in one batch, one after another, and assert the codes of every request that was not stopped."""
-    batch, join = voice.start_batch(SLOTS)
+    batch, join = started
     outcome = Outcome()
     for seed in range(schedules):
         chance = random.Random(seed)
@@ -72,9 +76,34 @@ def check_schedules(voice: FrameVoice, texts: Sequence[str], frames: int, schedu
     of each alone."""
     requests = make_requests(voice, texts, frames)
     alone = speak_alone(voice, requests)
-    outcome = run_schedules(voice, requests, alone, schedules)
+    outcome = run_schedules(voice.start_batch(SLOTS), requests, alone, schedules)
     assert outcome.finished >= 4 * schedules and outcome.left >= schedules // 4 and {1, 2, 3, 4} <= outcome.together
     return alone
+
+
+def check_graphs(voice: FrameVoice, texts: Sequence[str], frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With captured frames each request has its own codes, alone and in a batch. The frames of requests without settings are captured
+    before the first request, those of other plans once; joins and leaves capture nothing again."""
+    requests = make_requests(voice, texts, frames)
+    alone = speak_alone(voice, requests)
+    imitate_graphs(monkeypatch)
+    assert speak_alone(voice, requests[:3]) == {number: alone[number] for number in range(3)}
+    batch, join = voice.start_batch(SLOTS)
+    monkeypatch.setattr(RecordedGraph, "captured", 0)
+    batch.capture_frames(frames)
+    at_start, windows = RecordedGraph.captured, len(batch.cache.list_windows())
+    assert at_start == windows
+    run_schedules((batch, join), requests[1::3], {number // 3: one for number, one in alone.items() if number % 3 == 1}, 1)
+    assert RecordedGraph.captured == at_start and RecordedGraph.replayed > 0
+    run_schedules((batch, join), requests, alone, 1)
+    for _ in range(SLOTS):  # so that no row samples
+        join(*requests[0])
+    while batch.step():
+        pass
+    captured = RecordedGraph.captured
+    assert captured <= at_start + windows
+    run_schedules((batch, join), requests, alone, 1)
+    assert RecordedGraph.captured == captured
 
 
 def _step(batch: FrameBatch, running: dict[int, tuple[int, list[Any]]], alone: Alone, outcome: Outcome) -> None:

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
+from overtone.finetune.errors import UserError
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
 from overtone.recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
 from overtone.recipes.speech.decoding.token_sampling import draw_random_numbers
+from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 
 class RandomNumbers(FrameBatch[RowCache]):
@@ -75,6 +77,33 @@ def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
         assert not batch.step()[row].over
     last = batch.step()[row]
     assert (last.codes, last.over, last.ended) == (None, True, True) and batch.step() == {}
+
+
+def test_frames_are_captured_again_only_after_the_cache_has_grown(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate_graphs(monkeypatch)
+    batch = RandomNumbers(batch.cache, 2, 3)
+    batch.capture_frames(10)
+    windows = [64, 128, 256, 512]
+    assert batch.cache.list_windows() == windows and RecordedGraph.captured == len(windows)
+    for seed, limit in ((5, 6), (6, 400), (7, 511)):  # the last one has no room beside its prompt
+        row, numbers = join(batch, seed, limit), (draw_random_numbers([seed], 4, 3) * 1000).long()
+        for expected in numbers[..., 0]:
+            codes = batch.step()[row].codes
+            assert codes is not None and torch.equal(codes, expected)
+        batch.leave(row)
+        assert RecordedGraph.captured == len(windows) + (limit == 511)
+
+
+def test_the_batch_of_a_server_is_too_large_for_the_memory(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate_graphs(monkeypatch)
+    batch = RandomNumbers(batch.cache, 2, 3)
+
+    def fail(size: int) -> None:
+        raise torch.OutOfMemoryError(f"{size} slots")
+
+    monkeypatch.setattr(batch.cache, "_grow", fail)
+    with pytest.raises(UserError, match="--batch 2: the GPU has no memory for so many requests of 99 frames"):
+        batch.capture_frames(99)
 
 
 def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:

@@ -1,9 +1,70 @@
-"""Window sizes of the CUDA graphs; tests/recipes/voice_clone/inference/test_graph_replay.py replays them on a GPU."""
+"""Graphs that are captured once and replayed, by an imitation of CUDA's API; the recipes' tests replay whole frames, and
+tests/recipes/voice_clone/inference/test_graph_replay.py does on a GPU."""
 
 from __future__ import annotations
 
-from overtone.recipes.speech.decoding.cuda_graphs import STEP, window_size
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from overtone.recipes.speech.decoding.cuda_graphs import STEP, FrameGraphs, window_size
+from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
+
+
+@pytest.fixture(autouse=True)
+def _graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate_graphs(monkeypatch)
 
 
 def test_window_sizes_grow_in_steps_up_to_the_cache_size() -> None:
     assert [window_size(needed, 600) for needed in (1, STEP, STEP + 1, 512, 513, 600)] == [STEP, STEP, 2 * STEP, 512, 600, 600]
+
+
+def test_a_frame_is_captured_once_for_each_key() -> None:
+    graphs, total, calls = FrameGraphs(), torch.zeros(1), []
+
+    def frame() -> None:
+        calls.append(1)
+        total.add_(1)
+
+    for key in ("a", "b", "a", "a", "b"):
+        graphs.run(frame, key)
+    assert total.item() == 5 and len(calls) == 4, "a capture does not change the result"
+    assert (graphs.count, RecordedGraph.captured, RecordedGraph.replayed) == (2, 2, 3)
+    graphs.forget()
+    for _ in range(2):
+        graphs.run(frame, "a")
+    assert (total.item(), graphs.count, RecordedGraph.captured) == (7, 1, 3)
+
+
+def test_a_single_frame_is_not_captured() -> None:
+    graphs = FrameGraphs()
+    graphs.run(lambda: None, "a")
+    assert (graphs.count, RecordedGraph.captured) == (0, 0)
+
+
+@pytest.mark.parametrize("read", [lambda total: total.item(), lambda total: total.tolist(), lambda total: bool(total.any())])
+def test_a_frame_that_reads_a_value_runs_without_a_graph(
+    read: Callable[[torch.Tensor], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    graphs, total = FrameGraphs(), torch.zeros(1)
+
+    def frame() -> None:
+        total.add_(1)
+        read(total)
+
+    for _ in range(3):
+        graphs.run(frame, "a")
+    assert total.item() == 3 and graphs.count == 0 and RecordedGraph.captured == 1
+    assert capsys.readouterr().err.count("frames run without a CUDA graph, which is slower: ") == 1
+
+
+def test_a_replay_does_not_see_a_tensor_that_was_replaced() -> None:
+    """The imitation would otherwise accept a batch whose tensors move."""
+    graphs, held = FrameGraphs(), [torch.zeros(1)]
+    for _ in range(2):
+        graphs.run(lambda: held[0].add_(1), "a")
+    held[0] = torch.zeros(1)
+    graphs.run(lambda: held[0].add_(1), "a")
+    assert held[0].item() == 0

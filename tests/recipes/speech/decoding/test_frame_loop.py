@@ -58,4 +58,4 @@ def test_speech_that_ends_at_once_has_no_chunks() -> None:
 
 
 def test_chunk_sizes_grow() -> None:
-    assert list(itertools.islice(growing_chunk_sizes(), 6)) == [4, 8, 16, 32, 32, 32]
+    assert list(itertools.islice(growing_chunk_sizes(), 8)) == [1, 2, 4, 8, 16, 32, 32, 32]

@@ -34,6 +34,13 @@ def layers() -> CachedDecoderLayers:
     return make_layers(16)
 
 
+def test_the_listed_windows_are_those_that_rows_get(layers: CachedDecoderLayers) -> None:
+    cache = RowCache(layers, 4)
+    cache.reserve(WINDOW + 1)
+    found = {min(cache.slots, round_window(slots, SHORTEST_WINDOW)) for slots in range(1, cache.slots + 1)}
+    assert cache.list_windows() == sorted(found) == [64, 128, 256, 512, 1024]
+
+
 @torch.inference_mode()
 def run_row(layers: CachedDecoderLayers, row: int, others: int, steps: int = 4, own: int = 9) -> tuple[Tensor, int]:
     """The states of one request, in this row, beside requests of so many positions; and the size of its last window."""

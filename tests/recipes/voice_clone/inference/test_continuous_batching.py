@@ -27,6 +27,10 @@ def test_codes_do_not_depend_on_the_other_requests(voice: Synthesizer) -> None:
     schedules.check_schedules(voice, TEXTS, 12, 10)
 
 
+def test_captured_frames_are_kept_while_requests_join_and_leave(voice: Synthesizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules.check_graphs(voice, TEXTS[:2], 6, monkeypatch)
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Synthesizer) -> None:
