@@ -41,6 +41,7 @@ def evaluate(
     data: str | os.PathLike[str],
     *,
     asr: str | os.PathLike[str] | None = None,
+    codec: str | os.PathLike[str] | None = None,
     base: str | os.PathLike[str] | None = None,
     seen: str | os.PathLike[str] | None = None,
     checkpoints: Sequence[int] | str | None = None,
@@ -66,6 +67,8 @@ def evaluate(
         model: as for `overtone.load_voice`.
         data: a JSONL file of texts to speak, with recordings or without, such as `dataset.val`.
         asr: the Whisper model that transcribes the speech; without one, intelligibility is not measured.
+        codec: a model whose codec encodes and decodes the recordings, which are then measured, too: the best that a model of its codes can
+            reach.
         base: the model before the training, to compare with; it clones the `ref_audio` of each row.
         seen: the training data; texts are then reported as seen or unseen.
         checkpoints: of a run, the steps to evaluate, or `"all"`; by default the newest.
@@ -114,6 +117,7 @@ def evaluate(
         reference=None if reference is None else Path(reference),
         speaker=speaker,
         asr=None if asr is None else os.fspath(asr),
+        codec=None if codec is None else os.fspath(codec),
         speaker_model=None if speaker_model is None else os.fspath(speaker_model),
         limit=limit,
         batch=batch,

@@ -29,14 +29,15 @@ from overtone.data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.evaluation import speaker_similarity
+from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS
 from overtone.recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, Vector
-from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC, slug
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.voice_clone.demo import comparison_clips
-from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN, THROUGH_CODEC
-from overtone.recipes.voice_clone.demo.pipeline import RECONSTRUCTED, SPEAKER, find_new_voice
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
+from overtone.recipes.voice_clone.demo.pipeline import SPEAKER, find_new_voice
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from workshop.demo_models import recognizers
@@ -70,14 +71,19 @@ def main(argv: list[str]) -> int:
     if wrong := [count for count in options.given if not 0 <= count <= CODEBOOKS]:
         raise UserError(f"--given {wrong[0]}: must be from 0 to {CODEBOOKS}")
     for demo in options.demos:
-        if not all((demo / part).is_dir() for part in ("export", "evaluation", RECONSTRUCTED)):
-            raise UserError(f"{demo} is not a finished demo; run it first: make demo")
+        require_finished(demo)
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     encoder = speaker_similarity.load_independent_encoder(options.speaker_model) if options.speaker_model else None
     given = [count for count in options.given or GIVEN if count]
     for demo in options.demos:
         print_line(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, given, encoder)}))
     return 0
+
+
+def require_finished(demo: Path) -> None:
+    """Raise `UserError` for a folder without the trained voice or without the evaluated clips."""
+    if not (demo / "export").is_dir() or not (demo / "evaluation" / CLIPS / slug(THROUGH_CODEC)).is_dir():
+        raise UserError(f"{demo} is not a finished demo; run it first: make demo")
 
 
 def measure_demo(
@@ -91,7 +97,6 @@ def measure_demo(
     encoder, similarities, too."""
     clips = comparison_clips.read_clips(demo / "evaluation", find_new_voice())
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
-    spoken[THROUGH_CODEC] = [(clip.text, read_clip(demo / RECONSTRUCTED / f"{clip.real.stem}.flac")) for clip in clips[RECORDINGS]]
     spoken |= {f"given codebooks: {count}": speak_from_given_codes(demo / "export", count) for count in given}
     if others:
         spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)

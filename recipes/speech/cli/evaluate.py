@@ -23,6 +23,8 @@ def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
     evaluation, out = evaluate_voice(recipe, model, read_options(args))
     for sentence in result_rendering.verdicts(evaluation):
         print_line(sentence.replace("**", ""))
+    if evaluation.judge:
+        print_line(evaluation.judge)
     print_line(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")
     return 0
 
@@ -37,6 +39,7 @@ def read_options(args: argparse.Namespace) -> EvaluationOptions:
         reference=args.reference,
         speaker=args.speaker,
         asr=args.asr,
+        codec=args.codec,
         speaker_model=args.speaker_model,
         limit=args.limit,
         batch=args.batch,

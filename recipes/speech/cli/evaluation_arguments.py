@@ -37,6 +37,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="Whisper model for transcripts, as in `overtone voice --whisper`: a published name, a .pt file, a hub name",
     )
     parser.add_argument(
+        "--codec",
+        metavar="MODEL",
+        help="also measure the recordings through the codec of this model, as for `overtone codes --model`: the best that a model of its "
+        "codes can reach",
+    )
+    parser.add_argument(
         "--speaker-model",
         metavar="MODEL",
         help="independent speaker encoder: an x-vector model of transformers, or resemblyzer (default: resemblyzer, if it is installed)",

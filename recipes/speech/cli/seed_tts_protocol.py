@@ -50,7 +50,7 @@ NONE = "none"
 SCORES = "scores"
 """Folder of the result files in the form of the public scripts."""
 LANGUAGES = {"en": "english", "zh": "chinese"}
-WITHOUT_MEANING = ("checkpoints", "seen", "reference", "card")
+WITHOUT_MEANING = ("checkpoints", "codec", "seen", "reference", "card")
 """Options of `eval-voice` for its own evaluation alone; checkpoints are named by --model."""
 CHINESE = (
     "--protocol-language zh: the protocol transcribes Chinese by paraformer-zh of the package funasr, which runs code that comes with its "

@@ -138,6 +138,11 @@ def describe_recognizer(name: str) -> str:
     return f"{name}, {demo_whisper.ORIGIN}" if demo_whisper.is_demo_name(name) else Path(name).name
 
 
+def name_judge(name: str) -> str:
+    """The sentence that names the recognizer beside word error rates, which those of another one cannot be compared with."""
+    return f"WER and CER are by the transcripts of {describe_recognizer(name)}."
+
+
 def describe_retry(name: str) -> dict[str, Any]:
     """Return what affects transcripts besides the weights of the Whisper with that name: empty unless it transcribes unsure clips again."""
     return {"retry_below": demo_whisper.RETRY_BELOW, "retry_pauses": RETRY_PAUSES} if demo_whisper.is_demo_name(name) else {}

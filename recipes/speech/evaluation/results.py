@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overtone.recipes.speech.evaluation import metric_aggregation
+from overtone.recipes.speech.evaluation import intelligibility, metric_aggregation
 from overtone.recipes.speech.evaluation.evaluation_items import ALL, SEEN, UNSEEN, list_groups
 from overtone.recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, metric_value
-from overtone.recipes.speech.evaluation.systems import RECORDINGS, System
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC, System
 
 SET_TITLES = {UNSEEN: "Texts that are not in the training data", SEEN: "Texts of the training data", ALL: "All texts"}
 
@@ -31,12 +31,19 @@ class Evaluation:
     @property
     def names(self) -> list[str]:
         """Names of all systems with clips: the recordings first, as the target."""
-        return [*([RECORDINGS] if self.clips.get(RECORDINGS) else []), *(system.name for system in self.systems)]
+        return [*(name for name in (RECORDINGS, THROUGH_CODEC) if self.clips.get(name)), *(system.name for system in self.systems)]
 
     @property
     def titles(self) -> dict[str, str]:
         """Name of a system → what the page calls it."""
-        return {RECORDINGS: "Real recordings", **{system.name: system.title for system in self.systems}}
+        titles = {RECORDINGS: "Real recordings", THROUGH_CODEC: "Real recordings, through the codec"}
+        return titles | {system.name: system.title for system in self.systems}
+
+    @property
+    def judge(self) -> str:
+        """A sentence that names the recognizer of the transcripts; empty without transcripts."""
+        asr = self.settings.get("asr")
+        return "" if asr is None else intelligibility.name_judge(str(asr))
 
     @property
     def metrics(self) -> list[Metric]:

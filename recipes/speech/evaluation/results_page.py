@@ -94,6 +94,7 @@ def render(evaluation: Evaluation) -> str:
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
         verdicts=result_rendering.verdicts(evaluation),
+        judge=evaluation.judge,
         changes=list_changes(evaluation),
         compared=[evaluation.titles[name] for row in compare_with_base(evaluation)[-1:] for name in (row.base, row.system)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
@@ -194,9 +195,10 @@ def _plot(evaluation: Evaluation, group: str, metric: Metric) -> Plot | None:
     points = checkpoint_curve(evaluation, metric, group)
     if len(points) < 2:
         return None
+    steps = {system.name for system in evaluation.systems if system.step is not None}
     levels = {
         name: value
-        for name in [RECORDINGS, *(system.name for system in evaluation.systems if system.step is None)]
-        if (value := metric_value(metric, evaluation.of(name, group))) is not None
+        for name in evaluation.names
+        if name not in steps and (value := metric_value(metric, evaluation.of(name, group))) is not None
     }
     return make_plot(metric.title, metric.unit, points, levels)

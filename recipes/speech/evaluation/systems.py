@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 RECORDINGS = "real recordings"
 """Name of the system that consists of the speaker's own recordings."""
+THROUGH_CODEC = "through the codec"
+"""Name of the system that consists of these recordings, encoded and decoded by the codec of `--codec`."""
 
 
 @dataclass(frozen=True)

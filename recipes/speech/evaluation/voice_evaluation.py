@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.audio_codecs.interface import Codec, SpeakerEncoder
+from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import README, add_metadata
@@ -18,11 +19,19 @@ from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_line
 from overtone.recipes.ray_generation import GenerationEngine, open_engine
-from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
+from overtone.recipes.speech.evaluation import (
+    codec_reconstruction,
+    evaluation_items,
+    intelligibility,
+    result_rendering,
+    results_page,
+    scoring,
+    systems,
+)
 from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS, JSON, MARKDOWN, PAGE, check_out, choose_out
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.results import Evaluation
-from overtone.recipes.speech.evaluation.systems import RECORDINGS, System, Take
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC, System, Take
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 if TYPE_CHECKING:
@@ -40,6 +49,7 @@ class EvaluationOptions:
     reference: Path | None = None
     speaker: str | None = None
     asr: str | None = None
+    codec: str | None = None
     speaker_model: str | None = None
     limit: int | None = None
     batch: int = 8
@@ -63,6 +73,8 @@ class EvaluationPlan:
     """Encoder of a base model, to measure similarity; None if there is none."""
     speaker_model: str | None
     """The independent speaker encoder; None: there is none."""
+    codec: Codec | None
+    """The codec that the recordings are sent through; None: there is none."""
     notes: list[str]
     out: Path
     options: EvaluationOptions
@@ -94,11 +106,14 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
     if options.asr is not None:
         intelligibility.check_whisper(options.asr)
     scoring.check_clips(items)
+    codec = None if options.codec is None else open_codec(options.codec, "--codec")
+    if codec is not None and not any(item.recording for item in items):
+        raise UserError(f'--codec {options.codec}: no row of {options.data} has a recording ("audio") to encode; remove --codec')
     encoder, notes = systems.find_encoder(recipe, speaking)
     if options.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
     else:
-        notes.append(f"WER and CER are by the transcripts of {intelligibility.describe_recognizer(options.asr)}.")
+        notes.append(intelligibility.name_judge(options.asr))
     speaker_model, installed = options.speaker_model, resemblyzer_encoder.find_weights() is not None
     if speaker_model == resemblyzer_encoder.NAME and not installed:
         raise UserError(f"--speaker-model {speaker_model}: it is not installed; run: {resemblyzer_encoder.INSTALL}")
@@ -109,7 +124,8 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
             f"Similarity by an independent encoder was not measured: run `{resemblyzer_encoder.INSTALL}` (16 MB), "
             "or give --speaker-model microsoft/wavlm-base-plus-sv."
         )
-    return EvaluationPlan(recipe, model, speaking, items, encoder, speaker_model, [*notes, *describe_gaps(items)], out, options)
+    notes += describe_gaps(items)
+    return EvaluationPlan(recipe, model, speaking, items, encoder, speaker_model, codec, notes, out, options)
 
 
 def check_numbers(limit: int | None, batch: int, max_seconds: float, reference: Path | None) -> None:
@@ -168,6 +184,10 @@ def run_plan(plan: EvaluationPlan) -> Evaluation:
         if leftover.exists():
             files.discard(leftover)  # of an earlier evaluation, perhaps of other texts, or of one that was killed
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
+    if plan.codec is not None:
+        coded = codec_reconstruction.reconstruct_recordings(takes[RECORDINGS], plan.codec, clips / systems.slug(THROUGH_CODEC))
+        takes[THROUGH_CODEC] = coded
+        print_line(f"{THROUGH_CODEC}: {len(coded)} of {len(takes[RECORDINGS])} recordings decoded")
     with open_engine(
         options.engine, plan.out, [system.folder for system in plan.systems] + [item.reference for item in plan.items]
     ) as remote:

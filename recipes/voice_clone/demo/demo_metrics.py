@@ -26,7 +26,7 @@ from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, ComparisonClip
 
 JUDGE = intelligibility.describe_recognizer(demo_whisper.NAME)
-"""Whose transcripts the WERs are. A released Whisper has higher ones (workshop/lab_book/demos.md)."""
+"""Whose transcripts the WERs are, besides `Figures.released_wer`. A released Whisper has higher ones (workshop/lab_book/demos.md)."""
 WER_CEILING, WER_OF_OTHERS = 0.5, 0.8
 """A run succeeds if the WER of the held-out sentences is at most the first, and the WER against other texts at least the second."""
 NEW_VOICE_CLIPS = 12
@@ -115,13 +115,13 @@ class Outcome:
 
 def measure_demo(home: Path, new_voice: Path, speaker: str, clips: Mapping[str, Sequence[ComparisonClip]], asr: str = "") -> Outcome:
     """Compute all results from the files of all stages in `home`, the recordings in `new_voice`, and the clips of each system. `asr`: name
-    or file of a released Whisper that transcribes the clips, too."""
+    or file of the released Whisper that transcribed the clips; empty if the demo's own did."""
     steps = [event for event in read_log(home / "run" / LOG) if event["event"] == "step"]
     prepared = json.loads((home / "data" / "summary.json").read_text(encoding="utf-8"))
     rows = [row for name in ("train", "val") for row in comparison_clips.read_rows(home / "data" / f"{name}.jsonl")]
     script = json.loads((new_voice / "script.json").read_text(encoding="utf-8"))
     return Outcome(
-        systems=measure_systems(clips, new_voice, speaker, intelligibility.load_whisper(asr) if asr else None),
+        systems=measure_systems(clips, new_voice, speaker, intelligibility.load_whisper(demo_whisper.NAME) if asr else None),
         preparation_wer=compute_preparation_wer(rows, script),
         preparation={name: prepared[name] for name in ("clips", "rejected", "rejected_by_reason")},
         loss=(steps[0]["loss"], steps[-1]["loss"]),
@@ -146,23 +146,25 @@ def compute_preparation_wer(rows: Iterable[Mapping[str, Any]], script: Sequence[
 
 
 def measure_systems(
-    clips_of_systems: Mapping[str, Sequence[ComparisonClip]], new_voice: Path, speaker: str, released: Recognizer | None
+    clips_of_systems: Mapping[str, Sequence[ComparisonClip]], new_voice: Path, speaker: str, own: Recognizer | None
 ) -> dict[str, Figures]:
-    """System → its results."""
+    """System → its results. `own`: the demo's Whisper, which transcribes the clips again if their transcripts are by a released one; None
+    if they are by the demo's."""
     encoder = speaker_similarity.mfcc_encoder()
     voices = embed_voices(encoder, new_voice, speaker)
     figures = {}
     for title, clips in clips_of_systems.items():
+        by_own = clips if own is None else transcribe_again(clips, own)
         vectors = [speaker_similarity.embed(encoder, read_clip(clip.path)) for clip in clips]
         similarity = {voice: mean_similarity(vectors, clips, voices, voice) for voice in voices.clips}
         nearest = max(similarity.keys() - {speaker}, key=lambda voice: similarity[voice])
         figures[title] = Figures(
-            compute_word_error_rate(clips, 0),
-            compute_word_error_rate(clips, len(clips) // 2),
+            compute_word_error_rate(by_own, 0),
+            compute_word_error_rate(by_own, len(clips) // 2),
             similarity[speaker],
             similarity[nearest],
             nearest,
-            None if released is None else compute_word_error_rate(transcribe_again(clips, released), 0),
+            None if own is None else compute_word_error_rate(clips, 0),
         )
     return figures
 

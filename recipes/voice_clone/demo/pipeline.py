@@ -22,8 +22,6 @@ from overtone.recipes.speech.evaluation import intelligibility
 HERE = Path(__file__).resolve().parent
 SPEAKER = "rms"
 WHISPER, CODEC, BASE = "whisper-demo-en", "codec-demo", "qwen3-tts-demo-base"
-RECONSTRUCTED = "through_codec"
-"""Folder of the recordings through the codec."""
 TIME_SHIFTS = 7
 """Copies of each training clip with other codes of the same speech: nine minutes alone are memorized."""
 BATCH_SECONDS = 15
@@ -47,14 +45,15 @@ def main(argv: Sequence[str] = ()) -> int:
         "--asr",
         default=find_released_whisper(),
         metavar="MODEL",
-        help="released Whisper that transcribes the results, too: its name or .pt file; '' for none (default: tiny.en, if it is at hand)",
+        help="released Whisper that transcribes the results, besides the demo's own: its name or .pt file; '' for none (default: tiny.en, "
+        "if it is at hand)",
     )
     options = parser.parse_args(argv)
     if options.asr:
         intelligibility.check_whisper(options.asr)
     home = Path("runs/demo")
     return demo_runner.run_demo(
-        home, build_commands(home, options.seed), functools.partial(finish, options.asr), {LINES: "\n".join(TEXTS) + "\n"}
+        home, build_commands(home, options.seed, options.asr), functools.partial(finish, options.asr), {LINES: "\n".join(TEXTS) + "\n"}
     )
 
 
@@ -65,8 +64,9 @@ def find_released_whisper() -> str:
     return str(BUILT_WHISPER) if BUILT_WHISPER.is_file() else ""
 
 
-def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
-    """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice. `seed`: of the training.
+def build_commands(home: Path, seed: int = 0, asr: str = "") -> dict[str, list[str]]:
+    """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice. `seed`: of the training. `asr`: the released
+    Whisper of the evaluation; empty for the demo's own.
 
     Raises `UserError` if the demo's recordings are not installed."""
     new_voice = find_new_voice()
@@ -84,7 +84,7 @@ def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
         "generate": [*overtone, "generate", "--model", export, "--speaker", SPEAKER, *speech],
         "evaluate": [
             *(*overtone, "eval-voice", "--model", export, "--data", new_voice / "held_out.jsonl"),
-            *("--base", BASE, "--asr", WHISPER, "--max-seconds", "12", "--out", home / "evaluation"),
+            *("--base", BASE, "--asr", asr or WHISPER, "--codec", CODEC, "--max-seconds", "12", "--out", home / "evaluation"),
         ],
     }
     return {stage: [str(word) for word in command] for stage, command in stages.items()}
@@ -98,18 +98,13 @@ def find_new_voice() -> Path:
 def finish(asr: str, home: Path, seconds: demo_runner.Seconds) -> int:
     """Compute the results, write summary.json and print them. Returns 1 if they do not meet the promises of the README."""
     # Imported here, so that this process does not hold the evaluation packages in memory while the stages run.
-    from overtone.recipes.speech.evaluation.systems import RECORDINGS
-
     from . import comparison_clips, demo_metrics, spectrograms
-    from .comparison_clips import THROUGH_CODEC
 
     seconds, new_voice = dict(seconds), find_new_voice()
     with demo_runner.time_stage(seconds, "measure"):
-        spoken = comparison_clips.read_clips(home / "evaluation", new_voice)
-        coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / RECONSTRUCTED)
-        clips = {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken}
+        clips = comparison_clips.read_clips(home / "evaluation", new_voice)
         outcome = demo_metrics.measure_demo(home, new_voice, SPEAKER, clips, asr)
-        files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
+        files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(clips, Path(asr or WHISPER).name))
     seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]
     files.write_json(home / demo_runner.SUMMARY, {"demo_models": warnings, "seconds": seconds, **outcome.to_json()})
@@ -125,7 +120,7 @@ def list_outputs(home: Path) -> dict[str, Path]:
     """Return what the demo produced: description → path."""
     return {
         "new sentences": home / "spoken",
-        "the evaluation": home / "evaluation" / "evaluation.html",
+        "all side by side": home / "evaluation" / "evaluation.html",
         "before and after": home / "spectrograms.png",
         "the data": home / "data" / "summary.json",
         "the loss curve": home / "run" / "loss.png",

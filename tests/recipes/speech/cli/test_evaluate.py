@@ -15,7 +15,7 @@ from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.finetune import __main__ as verbs
 from overtone.recipes.speech.cli.evaluate import read_options
 from overtone.recipes.speech.cli.evaluation_arguments import parse
-from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC
 from overtone.recipes.speech.evaluation.voice_evaluation import make_plan
 from overtone.recipes.voice_clone import speech_registration
 from tests.data_prep.page import Page
@@ -50,15 +50,16 @@ def test_rows_are_evaluated_into_three_files(
     command = voice(tmp_path / "all", *ROWS, NEW)
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     seen = write_corpus(tmp_path / "seen", [ROWS[0], {**ROWS[0], "text": "Boats, boats."}]).train
-    assert verbs.main([*command, "--base", str(nano), "--seen", str(seen)]) == 0
+    assert verbs.main([*command, "--base", str(nano), "--codec", str(nano), "--seen", str(seen)]) == 0
     out = tmp_path / "all" / "evaluation"
     assert {path.name for path in out.iterdir()} == {"clips", "evaluation.html", "evaluation.json", "evaluation.md"}
     found = json.loads((out / "evaluation.json").read_text())
-    assert list(found["figures"]) == [RECORDINGS, "me", "nano, zero-shot"]
+    assert list(found["figures"]) == [RECORDINGS, THROUGH_CODEC, "me", "nano, zero-shot"] and found["settings"]["codec"] == str(nano)
+    assert [found["figures"][name]["unseen"]["texts"] for name in (RECORDINGS, THROUGH_CODEC)] == [1, 1]
     assert found["figures"]["me"]["unseen"]["texts"] == 2 and found["figures"]["me"]["seen"]["texts"] == 2, "one of --data, one of --seen"
     assert set(found["similarity"]) == {"own encoder"}, "no artefact in place of an independent encoder that is not installed"
     assert found["similarity"]["own encoder"]["another speaker"] < 1
-    assert len(list((out / "clips").rglob("*.flac"))) == 8
+    assert len(list((out / "clips").rglob("*.flac"))) == 8 + 3
     assert {row["base"] for row in found["compared"]} == {"nano, zero-shot"}
     notes = "\n".join(found["notes"])
     assert (
@@ -66,9 +67,10 @@ def test_rows_are_evaluated_into_three_files(
         and "1 of 4 texts have no recording" in notes
         and "Similarity by an independent encoder was not measured: run `pip install" in notes
     )
-    assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 4 + 4
+    assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 3 + 4 + 4
     assert "| me | 2 |" in (out / "evaluation.md").read_text()
-    assert "me: 4 of 4 texts spoken" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "me: 4 of 4 texts spoken" in shown and "through the codec: 3 of 3 recordings decoded" in shown
 
 
 def test_an_installed_encoder_is_the_default(voice: Voice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +117,7 @@ def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) 
         ({}, ("--max-seconds", "0"), "--max-seconds 0: must be more than 0"),
         ({}, ("--reference", "gone.wav"), "--reference gone.wav: no such file"),
         ({}, ("--base", "HERE"), "no model"),
+        ({}, ("--codec", "HERE"), "--codec "),
         ({}, ("--out", "HERE"), "contains files that are not of an evaluation"),
     ],
 )
@@ -134,6 +137,11 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
     assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2
     assert message in capsys.readouterr().err and not loaded and not (tmp_path / "bad" / "evaluation").exists()
+
+
+def test_a_codec_needs_recordings(voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verbs.main([*voice(tmp_path / "without", NEW), "--codec", str(nano)]) == 2
+    assert f"--codec {nano}: no row of " in capsys.readouterr().err
 
 
 def test_help_names_every_option(voice: Voice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,10 +209,13 @@ def test_a_run_speaks_samples_during_training_and_is_evaluated_afterwards(nano: 
 
 
 @pytest.mark.slow
-def test_transcripts_and_an_independent_encoder_are_used(voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path) -> None:
+def test_transcripts_and_an_independent_encoder_are_used(
+    voice: Voice, babbler: Path, tiny_speaker_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With an untrained Whisper: all clips are transcribed, also the recordings, and each figure is computed over all clips."""
     options = ["--asr", str(babbler), "--speaker-model", str(tiny_speaker_model)]
     assert verbs.main([*voice(tmp_path / "scored", *ROWS), *options]) == 0
+    assert f"WER and CER are by the transcripts of {babbler.name}.\n" in capsys.readouterr().out
     found = json.loads((tmp_path / "scored" / "evaluation" / "evaluation.json").read_text())
     clips = [clip for clip in found["clips"] if clip["system"] == "me"]
     assert len(clips) == 2 and all(clip["heard"] for clip in clips)

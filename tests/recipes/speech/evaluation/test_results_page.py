@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overtone.recipes.speech.evaluation import result_rendering, results_page
-from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, TEXTS, evaluation
 
@@ -78,6 +78,22 @@ def test_systems_have_names_for_people_and_wrong_words_are_marked(source: str) -
     marked = '<mark title="instead of: boat">goat</mark> <del title="missing">lost</del> <mark title="not in the text">&lt;/script&gt;'
     assert len(cards) >= TEXTS and all(marked in part for part in cards[-TEXTS:])
     assert "<mark title=" not in "".join(part for part in source.split('<li class="clip">') if "<b>Real recordings</b>" in part)
+
+
+def test_the_page_names_the_recognizer_beside_verdicts_and_transcripts(tmp_path: Path, source: str) -> None:
+    assert "by the transcripts of" not in source
+    judged = results_page.render(replace(evaluation(tmp_path), settings={"model": "runs/me", "asr": f"folder/{MARKUP}/tiny<b>.pt"}))
+    first, _, rest = judged.partition("<tbody>")
+    sentence = "WER and CER are by the transcripts of tiny&lt;b&gt;.pt."
+    assert first.count(sentence) == 1 and rest.partition('id="listen"')[2].count(sentence) == 1 and MARKUP not in judged
+
+
+def test_recordings_through_the_codec_are_beside_the_recordings(tmp_path: Path) -> None:
+    whole = evaluation(tmp_path)
+    coded = Page(results_page.render(replace(whole, clips={**whole.clips, THROUGH_CODEC: whole.clips[RECORDINGS]})))
+    assert len(coded.all("audio")) == TEXTS * 6
+    titles = re.findall(r"Real recordings, through the codec|Real recordings|Trained voice at step 300|Untrained base", coded.text())
+    assert titles[-4:] == ["Real recordings", "Real recordings, through the codec", "Trained voice at step 300", "Untrained base"]
 
 
 def test_the_page_has_no_requests_and_no_scripts(source: str) -> None:

@@ -27,7 +27,8 @@ def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> No
     assert f"--data.train {tmp_path / 'data' / 'train.shifted.jsonl'}" in words["train"] and "--time-shifts 7" in words["codes"]
     assert "--run.seed 0" in words["train"] and "--run.seed 3" in " ".join(pipeline.build_commands(tmp_path, 3)["train"])
     assert "--speaker rms" in words["generate"], "the base has its own voices"
-    assert "-m overtone eval-voice" in words["evaluate"]
+    assert "-m overtone eval-voice" in words["evaluate"] and "--asr whisper-demo-en --codec codec-demo" in words["evaluate"]
+    assert "--asr my.pt --codec" in " ".join(pipeline.build_commands(tmp_path, asr="my.pt")["evaluate"])
     settings = yaml.safe_load((pipeline.HERE / "demo.yaml").read_text())
     assert settings["train"]["precision"] == "fp32" and settings["model"]["source"] == pipeline.BASE
 
@@ -44,7 +45,7 @@ def test_the_demo_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pyt
         "voice": [sys.executable, "-c", "raise SystemExit(3)"],
         "codes": [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"],
     }
-    monkeypatch.setattr(pipeline, "build_commands", lambda home, seed: failing)
+    monkeypatch.setattr(pipeline, "build_commands", lambda home, seed, asr: failing)
     assert pipeline.main(["--asr", ""]) == 3
     assert "the demo stopped at `voice` (exit code 3)" in capfd.readouterr().err
     assert not touched.exists()
@@ -74,10 +75,10 @@ def test_the_demo_prints_its_results_and_fails_if_a_promise_is_broken(
     figures = {title: Figures(wer, 1.0, 0.9 if title != BEFORE else 0.5, 0.4, "awb") for title in SPOKEN}
     found = Outcome(figures, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
     monkeypatch.setattr(demo_metrics, "measure_demo", lambda *given: found)
-    monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda clips: b"a picture")
+    monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda clips, judge: b"a picture by " + judge.encode())
     monkeypatch.setattr(comparison_clips, "read_clips", lambda *given: {title: [] for title in SPOKEN})
-    monkeypatch.setattr(comparison_clips, "reconstruct_clips", lambda *given: [])
     assert pipeline.finish("", tmp_path, {"voice": 1.5, "train": 2.0}) == (wer > 0.5)
+    assert (tmp_path / "spectrograms.png").read_bytes() == b"a picture by whisper-demo-en"
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["seconds"]["all"] >= 3.5 and summary["systems"]["after"]["wer"] == wer and len(summary["demo_models"]) == 3
     printed = capsys.readouterr()
