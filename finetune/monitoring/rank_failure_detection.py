@@ -32,7 +32,7 @@ from overtone.finetune.addresses import hide_secrets
 from overtone.finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from overtone.finetune.errors import ElsewhereError, UserError
 from overtone.finetune.hardware import host_memory
-from overtone.finetune.monitoring import killed_rank_diagnosis, rank_status_records
+from overtone.finetune.monitoring import collective_progress, killed_rank_diagnosis, rank_status_records
 from overtone.finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_diagnostic
@@ -48,6 +48,10 @@ SIGNS_SECONDS = 2.0
 """Seconds between two status records of a rank."""
 BROKEN = re.compile(r"(?i)connection|peer|socket|nccl|gloo|timed? ?out|store")
 """Matches the errors of a collective in which another rank is missing."""
+TIMED_OUT = re.compile(r"(?i)timed? ?out")
+"""Matches the errors of a collective for which another rank has not arrived in time."""
+NOTICE_SECONDS = 300.0
+"""A rank for which the others have waited this long is reported once: the timeout of the small collectives is hours."""
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 
 
@@ -86,6 +90,7 @@ class Heartbeat:
         self._failure: RunFailure | None = None
         self._beats = 0
         self._kills_before = host_memory.out_of_memory_kills()
+        self._collectives, self._collectives_since, self._noticed = 0, time.monotonic(), False
         self.step = 0
         """The last step of which this rank has seen an event."""
         self.on_failure: Callable[[RunFailure], None] = lambda _: None
@@ -173,6 +178,8 @@ class Heartbeat:
                     record = f"{time.strftime('%F %T')}\n{hide_secrets(text)}\n"
                     files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", record)
             broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
+            if broken and TIMED_OUT.search(str(error)):
+                own = self._find_late_rank() or own
             self._failure = self._first_failure(own, self._count_looking_seconds() if broken else 0.0)
         return self._failure
 
@@ -225,6 +232,11 @@ class Heartbeat:
             return RunFailure(
                 f"{who} ended {where} for an unknown reason (see the launcher's output); if it was killed: {cause}", death.rank
             )
+        if death.signal == "SIGABRT" and signs is not None and signs.stalled_seconds >= collective_progress.STALLED_SECONDS:
+            # NCCL's watchdog ends a process whose collective has timed out, with a message only in the launcher's output.
+            late = self._find_late_rank()
+            if late is not None:
+                return late
         if death.signal != "SIGKILL":
             crash = ": a crash inside a library" if death.signal in CRASHES else ""
             return RunFailure(f"{who} was ended by {death.signal}{crash}", death.rank, death.signal)
@@ -234,8 +246,37 @@ class Heartbeat:
         with contextlib.suppress(Exception):  # a full disk must not keep the process alive
             self.on_failure(failure)
 
+    def _find_late_rank(self) -> RunFailure | None:
+        """The failure of the rank for which the others waited in a collective that timed out; None if the records do not show it."""
+        if self._folder is None:
+            return None
+        self._record_signs(self._folder)
+        statuses = self._read_statuses(self._folder)
+        late = collective_progress.describe_missing(statuses)
+        if late is None:
+            return None
+        return RunFailure(f"a collective timed out: {late}", collective_progress.find_missing(statuses)[0].rank, reason="timed out")
+
+    def _read_statuses(self, folder: Path) -> list[rank_status_records.RankStatus]:
+        """Records of the ranks of this launch; an earlier one may have had more."""
+        return [status for status in rank_status_records.read_all_statuses(folder) if status.rank < self._world.size]
+
+    def _notice_stall(self, folder: Path) -> None:
+        """Report once for which rank the others wait, on the first of those that wait."""
+        if self._noticed or time.monotonic() - self._collectives_since < NOTICE_SECONDS:
+            return
+        self._noticed = True
+        statuses = self._read_statuses(folder)
+        missing = {status.rank for status in collective_progress.find_missing(statuses)}
+        late, waiting = collective_progress.describe_missing(statuses), [each.rank for each in statuses if each.rank not in missing]
+        if late is not None and waiting[0] == self._world.rank:
+            print_diagnostic(f"note: the ranks have waited for {NOTICE_SECONDS:.0f} s: {late}")
+
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device
+        started = collective_progress.count_collectives()
+        if started != self._collectives:
+            self._collectives, self._collectives_since, self._noticed = started, time.monotonic(), False
         signs = rank_status_records.RankStatus(
             rank=self._world.rank,
             ranks=self._world.size,
@@ -248,6 +289,9 @@ class Heartbeat:
             out_of_memory_kills=self._kills_before,
             host_memory_gib=host_memory.host_memory() / host_memory.GIB,
             time=time.time(),
+            collectives=started,
+            stalled_seconds=time.monotonic() - self._collectives_since,
+            place=collective_progress.locate_main_thread(),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
             rank_status_records.write_status(folder, signs)
@@ -255,6 +299,7 @@ class Heartbeat:
     def _keep_recording(self, folder: Path) -> None:
         while not self._left.wait(SIGNS_SECONDS):
             self._record_signs(folder)
+            self._notice_stall(folder)
 
     def _all_fail(self, store: Store) -> bool:
         """Return whether all ranks end with the same user error."""

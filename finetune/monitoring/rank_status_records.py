@@ -39,6 +39,12 @@ class RankStatus(BaseModel):
     """Memory of the machine, or the limit of this rank's control group."""
     time: float = Field(ge=0, lt=1e11)
     """Seconds since 1970."""
+    collectives: int = 0
+    """Number of collectives that the rank has started."""
+    stalled_seconds: float = 0.0
+    """Time since it started the last one."""
+    place: str = ""
+    """File, line and function in which its main thread is."""
 
 
 def boot_id() -> str:

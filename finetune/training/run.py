@@ -30,6 +30,7 @@ from overtone.finetune.distributed import process_group as worlds
 from overtone.finetune.distributed.process_group import World, idle_gpus, run_on_main
 from overtone.finetune.errors import ElsewhereError, UserError
 from overtone.finetune.modeling import compilation
+from overtone.finetune.monitoring import collective_progress
 from overtone.finetune.monitoring.loss_spikes import NotFiniteError
 from overtone.finetune.monitoring.rank_failure_detection import Heartbeat, RunFailure
 from overtone.finetune.monitoring.run_logger import Events, Listener, draw_curve, ignore_event
@@ -67,6 +68,7 @@ class Ending:
 def process_group(trackers: tuple[str, ...], run_dir: Path) -> Iterator[World]:
     """The ranks that the launcher started. Collective: open and close it on every rank."""
     before, hook = [dict(state._shared_state) for state in ACCELERATE_STATES], sys.excepthook
+    collective_progress.enable_recording(run_dir, os.environ)
     world = worlds.join(trackers, run_dir)
     with finally_unless_others_wait(world, partial(leave_group, before, hook)):
         yield world
