@@ -36,7 +36,7 @@ def enable_recording(run_dir: Path, environ: MutableMapping[str, str]) -> None:
 
 def count_collectives() -> int:
     """Number of collectives that this rank has started, in all groups; 0 if the recorder is off."""
-    library, started = torch._C._distributed_c10d, 0  # type: ignore[attr-defined]
+    library, started = torch._C._distributed_c10d, 0
     for dump in (getattr(library, name) for name in COUNTERS if hasattr(library, name)):
         groups = json.loads(dump(includeCollectives=False, onlyActive=False)).get("pg_status", {})
         started += sum(max(0, int(group["last_enqueued_collective"])) for group in groups.values())

@@ -169,8 +169,15 @@ def take_step(
         return reached
     if chosen.train.spike is not None:
         reached = replace(reached, recent=append_update(progress.recent, numbers["loss"], numbers["grad_norm"]))
-    if reached.step % chosen.log.every == 0 or reached.step == training.total:
+    logged = reached.step % chosen.log.every == 0 or reached.step == training.total
+    if logged:
         events.step(reached.step, numbers, training.metrics)
+    if (times := training.rank_times) is not None:
+        if logged:
+            events.note("ranks", reached.step, computed_seconds=[*times.computed], late_seconds=[*times.late])
+        for line in times.report_stragglers():
+            events.say(f"warning: step {reached.step}: {line}")
+            events.note("straggler", reached.step, account=line)
     return reached
 
 

@@ -34,6 +34,7 @@ from overtone.finetune.modeling.compilation import compile_blocks, decide_compil
 from overtone.finetune.modeling.trained_parameters import choose_trained
 from overtone.finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
 from overtone.finetune.monitoring.rank_status_records import FOLDER as SIGNS
+from overtone.finetune.monitoring.rank_times import RankTimes
 from overtone.finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG
 from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe, find_recipe
@@ -114,6 +115,7 @@ def build(
         fixed=fixed,
         base=base,
         sampling=sampling,
+        rank_times=RankTimes(world, loaded.model, loaded.blocks) if world.size > 1 else None,
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
     return training, resume(training, newest)

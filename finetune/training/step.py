@@ -20,6 +20,7 @@ from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
 from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
+from overtone.finetune.monitoring.rank_times import RankTimes
 from overtone.finetune.recipe import DIVERGENCE, Batch, Loaded, Recipe, Term
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
@@ -48,6 +49,8 @@ class Training:
     """The frozen copy of the base that `train.base_distance` or the recipe's loss needs without adapters."""
     sampling: SamplePlan = field(default_factory=SamplePlan)
     """Plan for measuring answers to `sample.prompts`."""
+    rank_times: RankTimes | None = None
+    """The straggler report; None with one rank."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of the recipe's metrics besides the loss, in order, for the console; filled by the first step or evaluation."""
 
@@ -75,6 +78,7 @@ def train_step(
     """
     started, world, train = time.perf_counter(), training.world, training.config.train
     counts = global_counts(world, turns, training.sources)
+    waited = time.perf_counter() - started
     totals, weights = accumulate(training, add_divergence(training, turns, estimate_divergence(training, [turns])), counts)
     if not training.optimizer.state:
         check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
@@ -83,8 +87,9 @@ def train_step(
     )
     own_sums, norm = fetch_scalars(list(totals.values()), sharding.gradient_norm(gradients))
     own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
-    *summed, tokens = sum_over_data_ranks(world, [*own_sums, own_tokens])
-    sums = dict(zip(totals, summed, strict=True))
+    own_times = [] if training.rank_times is None else training.rank_times.take_own(waited)
+    tokens, *summed = sum_over_data_ranks(world, [own_tokens, *own_sums, *own_times])
+    sums = dict(zip(totals, summed, strict=False))
     numbers = compute_means({name: sums[name] for name in counts if name in weights}, counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
@@ -96,7 +101,10 @@ def train_step(
     rate = optimizers.learning_rate(step, training.total, train)
     before_update()
     optimizers.update_parameters(training.optimizer, rate)
-    speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
+    seconds = time.perf_counter() - started
+    if training.rank_times is not None:  # each rank has its own, so the sum over ranks that share matrices is not divided
+        training.rank_times.note_all([value * world.tensor for value in summed[len(totals) :]], seconds)
+    speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "memory_gib": memory_gib(world.device)}
     by_source = report_sources(training, sums, counts, weights)
     return {**report_means(training, numbers, weights), "grad_norm": norm, "lr": rate, **speed, **by_source}
 
