@@ -43,6 +43,7 @@ ALLOWED_JSON: dict[str, str] = {
     "data_prep/audio/sandboxed_decoder.py": MESSAGES,
     "finetune/checkpointing/checkpoint_metadata.py": "read into types, with bounds of its own",
     "finetune/checkpointing/remote_copies.py": OURS,
+    "finetune/monitoring/collective_progress.py": "what torch's own recorder returns",
     "finetune/monitoring/run_records.py": OURS,
     "finetune/exporting/export.py": OURS,
     "finetune/monitoring/rank_failure_detection.py": MESSAGES,

@@ -35,7 +35,7 @@ class RankTimes:
         """`model`: with compiled and sharded blocks. Collective: call on every rank."""
         self._world = world
         self._hosts = [str(host) for host in gather_from_ranks(world, platform.node())]
-        self._seconds = 0.0
+        self._on_gpu, self._seconds = world.device.type == "cuda", 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._recent = deque[tuple[list[float], list[float], float]](maxlen=WINDOW)
         self._reported = set[tuple[str, int]]()
@@ -52,26 +52,19 @@ class RankTimes:
         def timed(*given: P.args, **named: P.kwargs) -> ResultT:
             if not torch.is_grad_enabled():
                 return forward(*given, **named)
-            end = self._begin_on_gpu() if self._world.device.type == "cuda" else self._begin_on_cpu()
+            begun = time.perf_counter()
+            if not self._on_gpu:
+                result = forward(*given, **named)
+                self._seconds += time.perf_counter() - begun
+                return result
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            first.record()
             result = forward(*given, **named)
-            end()
+            last.record()
+            self._events.append((first, last))
             return result
 
         return timed
-
-    def _begin_on_cpu(self) -> Callable[[], None]:
-        begun = time.perf_counter()
-
-        def end() -> None:
-            self._seconds += time.perf_counter() - begun
-
-        return end
-
-    def _begin_on_gpu(self) -> Callable[[], None]:
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begun.record()
-        self._events.append((begun, ended))
-        return ended.record
 
     def take_own(self, waited: float) -> list[float]:
         """A row of zeros, but for this rank's seconds of computing since the last call, and `waited`, its seconds of waiting at the step's
@@ -100,7 +93,7 @@ class RankTimes:
         return lines
 
     def _find_stragglers(self) -> dict[tuple[str, int], str]:
-        """What is to be reported, by kind and rank."""
+        """Return the lines to report, by kind and rank."""
         computed, late, (step_seconds,) = (
             [sum(each) / WINDOW for each in zip(*rows, strict=True)] for rows in zip(*((*r[:2], [r[2]]) for r in self._recent), strict=True)
         )

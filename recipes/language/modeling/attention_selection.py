@@ -135,9 +135,13 @@ def has_kernel(config: Config, model_config: PretrainedConfig) -> bool:
 
 
 def explain_recompilation(name: str, config: Config, model_config: PretrainedConfig) -> str | None:
-    """Return why blocks with this attention would be recompiled again and again; None if they would not."""
-    if any(getattr(model_config.get_text_config(), key, None) for key in EXPERT_COUNTS):
-        return "the number of positions of each expert differs from batch to batch"
+    """Return why blocks with this attention would be recompiled again and again; None if they would not. `model_config`: of a model that
+    was built, which has chosen how to compute experts."""
+    text, kind = model_config.get_text_config(), model_class(model_config)
+    # One product of all experts, which only transformers 5 has, makes shapes that do not depend on the routing.
+    grouped = getattr(text, "_experts_implementation", None) == "grouped_mm" and kind._can_set_experts_implementation()
+    if any(getattr(text, key, None) for key in EXPERT_COUNTS) and not grouped:
+        return "its experts are computed in a loop, and the number of positions of each one differs from batch to batch"
     if config.data.packing and name == varlen_attention.LOOP:
         return "the samples of a packed row are computed in a loop, and their lengths differ"
     if config.data.packing and name == varlen_attention.KERNEL and find_chunk(model_config):

@@ -4,14 +4,30 @@ refused."""
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import FalconConfig, Gemma2Config, GptOssConfig, LlamaConfig, MistralConfig, MptConfig, PretrainedConfig
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    FalconConfig,
+    Gemma2Config,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    MptConfig,
+    OlmoeConfig,
+    PretrainedConfig,
+    Qwen3MoeConfig,
+)
 
 from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.compilation import compile_blocks
 from overtone.recipes.language.modeling import attention_selection, varlen_attention
+from overtone.recipes.transformers_release import is_old
 
 PLAIN = LlamaConfig()
 
@@ -105,3 +121,48 @@ def test_the_reason_against_varlen_is_logged_or_raised(shape: Any, compiled: boo
 def test_attention_that_cannot_run_here_is_refused(requested: str, shape: PretrainedConfig, message: str) -> None:
     with pytest.raises(UserError, match=message):
         choose(requested, shape)
+
+
+MIXTURE = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+MIXTURES: dict[str, PretrainedConfig] = {
+    "qwen3": Qwen3MoeConfig(**MIXTURE, num_key_value_heads=2, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2, head_dim=8),
+    "olmoe": OlmoeConfig(**MIXTURE, num_experts=4, num_experts_per_tok=2, eos_token_id=1),
+    "mixtral": MixtralConfig(**MIXTURE, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
+}
+
+
+def train_with(model: Any, rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Loss and gradients of each row."""
+    found = list[torch.Tensor]()
+    for ids in rows:
+        model.zero_grad()
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        found += [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+    return found
+
+
+@pytest.mark.skipif(is_old(version("transformers")), reason="transformers 4 computes experts in a loop")
+@pytest.mark.parametrize("name", MIXTURES)
+def test_grouped_experts_equal_the_loop_and_are_compiled_once(name: str) -> None:
+    """Whatever the routing: so `train.compile: auto` admits them."""
+    torch.manual_seed(0)
+    rows = [torch.randint(64, (1, 24)) for _ in range(3)]
+    found, graphs = dict[str, list[torch.Tensor]](), list[object]()
+    for implementation in ("eager", "grouped_mm"):
+        torch.manual_seed(1)
+        settings = {"attn_implementation": "sdpa", "experts_implementation": implementation}
+        model = AutoModelForCausalLM.from_config(MIXTURES[name], **settings)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.3)  # so that the rows go to different experts
+        train: Any = SimpleNamespace(data=SimpleNamespace(packing=False))
+        reason = attention_selection.explain_recompilation("sdpa", train, model.config)
+        assert (reason is None) == (implementation == "grouped_mm")
+        found[implementation] = train_with(model, rows)
+    torch._dynamo.reset()
+    compile_blocks(model, (type(model.model.layers[0]),), True, lambda graph, _: graphs.append(graph) or graph.forward)
+    found["compiled"] = train_with(model, rows)
+    assert len(graphs) == 1, "one for two layers and three routings"
+    for implementation in ("grouped_mm", "compiled"):
+        torch.testing.assert_close(found[implementation], found["eager"], rtol=1e-4, atol=1e-5)
