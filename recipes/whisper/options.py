@@ -17,8 +17,8 @@ class Options(Section):
     task: Literal["transcribe", "translate"] = "transcribe"
     """Task of rows without a "task": their text is the words in their own language, or the translation to English."""
     freeze_encoder: bool = False
-    """Train only the decoder: the activations of the encoder are not stored. Train the encoder too for noise, telephone sound or accents
-    that are new to it."""
+    """Train only the decoder, with `model.lora` only its adapters: the activations of the encoder are not stored. Train the encoder too
+    for noise, telephone sound or accents that are new to it."""
     time_masks: int = Field(default=0, ge=0, le=100)
     """Hide that many random stretches of time of each training clip (SpecAugment, Park et al. 2019, arXiv:1904.08779)."""
     time_mask_share: float = Field(default=0.05, gt=0, le=1)

@@ -3237,4 +3237,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/recipes/speech/cli/test_generate.py::test_recordings_and_speech_of_other_models_are_not_replaced",
         "a recording is overwritten by generated speech",
     ),
+    Mutant(
+        "finetune/cli/copy_recipe.py",
+        '"verbs.py", "speech_registration.py")',
+        '"verbs.py")',
+        "tests/finetune/cli/test_copy_recipe.py::test_the_verbs_of_a_copied_speech_recipe_work",
+        "a copy of a speech recipe lacks the voices, which its verbs find by the name of the package",
+    ),
+    Mutant(
+        "recipes/whisper/exporting/format_conversion.py",
+        'torch.save({**found, "model_state_dict": state}, buffer)',
+        'torch.save({"dims": found["dims"], "model_state_dict": state}, buffer)',
+        "tests/recipes/whisper/exporting/test_format_conversion.py::test_the_times_of_words_come_from_the_same_attention_heads",
+        "model.pt loses the attention heads that give the times of words",
+    ),
 )
