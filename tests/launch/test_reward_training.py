@@ -1,0 +1,121 @@
+"""llm_reward gives the same numbers on 1, 2 and 4 processes, sharded and not, packed and padded; and a killed run resumes bit by bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.exporting import export
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.training.run import train
+from tests.launch.forked_ranks import run_ranks
+from tests.launch.launching import launch, series
+from tests.recipes.llm_sft import tiny_runs
+
+pytestmark = pytest.mark.slow
+STEPS = 4
+ANSWERS = [("yes " * count, "no " * (9 - count)) for count in range(1, 9)]
+PAIRS = [
+    {
+        "prompt": [{"role": "user", "content": f"Number {count}?"}],
+        "chosen": [{"role": "assistant", "content": chosen}],
+        "rejected": [{"role": "assistant", "content": rejected}],
+        "margin": count / 10,
+    }
+    for count, (chosen, rejected) in enumerate(ANSWERS)
+]
+TEXTS = [{"text": text, "label": label} for pair in ANSWERS for text, label in zip(pair, ("good", "bad"), strict=True)]
+METRICS = {
+    "pairs": ("loss", "preference", "centering", "accuracy", "margin", "chosen_reward", "rejected_reward"),
+    "texts": ("loss", "cross_entropy", "accuracy", "accuracy_0", "accuracy_1"),
+}
+ALONE: dict[str, dict[str, str]] = {
+    "pairs": {"options.centering": "0.1"},
+    "texts": {"options.objective": "classification", "model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"},
+}
+SHARDED: list[tuple[int, str, dict[str, str]]] = [
+    *((world, name, {"parallel.strategy": "fsdp"}) for world in (2, 4) for name in ALONE),
+    (2, "pairs", {"data.packing": "false", "train.micro_tokens": "96"}),
+    (2, "texts", {"data.packing": "false", "train.micro_tokens": "40"}),
+    (2, "pairs", {"parallel.strategy": "fsdp", "train.activation_checkpointing": "full"}),
+]
+
+
+def list_overrides(folder: Path, world: int) -> list[dict[str, str]]:
+    """The runs of this many processes, each by its keys."""
+    cases = [(name, dict[str, str]()) for name in ALONE] if world == 1 else [case[1:] for case in SHARDED if case[0] == world]
+    return [{**basic_keys(folder, find_run(folder, world, name, changes), name), **changes} for name, changes in cases]
+
+
+def basic_keys(folder: Path, run: Path, name: str) -> dict[str, str]:
+    keys = {
+        **{"data.train": folder / f"{name}.jsonl", "run.dir": run, "train.steps": STEPS, "model.source": folder / "base"},
+        **{"train.global_batch_tokens": 10**6, "train.micro_tokens": 400, "train.lr": "1e-2", "train.precision": "fp32"},
+        **{"train.warmup": 0.0, "log.trackers": "[]", "parallel.strategy": "ddp", "data.packing": "true"},
+        **ALONE[name],
+    }
+    return {key: str(value) for key, value in keys.items()}
+
+
+def find_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> Path:
+    return folder / " ".join([str(world), name, *changes.values()])
+
+
+def train_cases(cases: list[dict[str, str]]) -> None:
+    """One run after the other, on this rank."""
+    joined = process_group.join((), Path())
+    recipe = load_recipe(find_recipe("llm_reward"))
+    for overrides in cases:
+        train(joined, resolve("llm_reward", recipe.Options, [], overrides.items()), recipe)
+    process_group.leave()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base and the data; the runs of each number of processes are trained when the first is requested."""
+    found = tmp_path_factory.mktemp("rewards")
+    tiny_runs.write_base(found / "base")
+    for name, rows in (("pairs", PAIRS), ("texts", TEXTS)):
+        (found / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return found
+
+
+def read_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> list[dict[str, Any]]:
+    """The steps of a run."""
+    if not (folder / f"witness-{world}").is_dir():
+        run_ranks(train_cases, [(world, (list_overrides(folder, world),))], ["llm_reward"], folder / f"witness-{world}")
+    return series(find_run(folder, world, name, changes))
+
+
+@pytest.mark.parametrize(("world", "name", "changes"), SHARDED)
+def test_sharded_and_padded_runs_match_one_process(folder: Path, world: int, name: str, changes: dict[str, str]) -> None:
+    found, expected = read_run(folder, world, name, changes), read_run(folder, 1, name, {})
+    assert len(found) == len(expected) == STEPS and expected[-1]["loss"] < 0.8 * expected[0]["loss"]
+    for one, other in zip(found, expected, strict=True):
+        assert [one[key] for key in METRICS[name]] == pytest.approx([other[key] for key in METRICS[name]], rel=1e-4, abs=2e-5)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_launched_run_resumes_bit_by_bit_and_is_exported(folder: Path, tmp_path: Path, name: str) -> None:
+    logs = {}
+    for run, stops in (("whole", (4,)), ("resumed", (2, 4))):
+        for stop in stops:
+            keys = {**basic_keys(folder, tmp_path / run, name), "train.steps": str(stop), "train.schedule": "constant"}
+            launch(
+                "cpu",
+                2,
+                "finetune/train.py",
+                "--recipe",
+                "llm_reward",
+                *(word for key, value in keys.items() for word in (f"--{key}", value)),
+            )
+        logs[run] = [[event[key] for key in (*METRICS[name], "grad_norm")] for event in series(tmp_path / run)]
+    assert logs["whole"] == logs["resumed"] and len(logs["whole"]) == 4
+    folders = [export.export(tmp_path / run, tmp_path / f"export-{run}") for run in logs]
+    assert len({(each / "model.safetensors").read_bytes() for each in folders}) == 1
