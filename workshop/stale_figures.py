@@ -68,6 +68,10 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "scaling_experts": PLANNED_STEPS,
     "scaling_limits": PLANNED_STEPS,
     "scaling_pipeline": PLANNED_STEPS,
+    "serving_latency": (
+        *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
+        *("recipes/voice_clone/inference/*.py", *DECODING),
+    ),
     "serving_throughput": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
         *("recipes/language/serving/*.py", "recipes/voice_clone/inference/*.py", *DECODING),

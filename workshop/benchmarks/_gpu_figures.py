@@ -26,7 +26,7 @@ from overtone.finetune.storage import files
 from workshop.benchmarks._gpu import ROOT, Bench, circumstances, one_line
 from workshop.benchmarks._table import NOT_YET
 
-PARTS = ("facts", "smoke", "recipes", "chat", "voice", "speech", "saving")
+PARTS = ("facts", "smoke", "recipes", "chat", "voice", "speech", "serving", "saving")
 """Each is a module `_gpu_NAME` with a `PART`."""
 MINUTES = 9.0
 """Maximum minutes of a part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -36,7 +37,7 @@ def speaker(bench: Bench, label: str) -> Path:
     return _gpu.speaker_base(bench, label, SMALL["nano"] if bench.dry else RELEASED[label])
 
 
-def without_graphs() -> mock._patch[object]:
+def without_graphs() -> AbstractContextManager[object]:
     """Each kernel is started by itself."""
     return mock.patch.object(FrameGraphs, "open", lambda _: None)
 

@@ -1,6 +1,7 @@
-"""One GPU, in seven parts: facts about it, whether everything runs, training steps of a chat model and a voice, speech, and saving.
+"""One GPU, in eight parts: facts about it, whether everything runs, training steps of a chat model and a voice, speech, a speech server's
+clients, and saving.
 
-    python workshop/benchmarks/gpu.py --part facts|smoke|recipes|chat|voice|speech|saving [--to FOLDER]
+    python workshop/benchmarks/gpu.py --part facts|smoke|recipes|chat|voice|speech|serving|saving [--to FOLDER]
 
 A part takes at most nine minutes on an H100 of 80 GB and watches its own time. Each figure is printed and written to FOLDER/gpu-PART.jsonl
 as soon as it is there; the same command again measures only what is missing, on the same card, driver and torch. FOLDER/gpu.md has the
