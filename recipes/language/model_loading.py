@@ -28,6 +28,7 @@ from overtone.recipes.language.modeling.causal_model import (
     find_block_classes,
     read_config,
 )
+from overtone.recipes.language.modeling.expert_summary import describe_experts
 from overtone.recipes.language.options import LanguageOptionsT
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_meta_models import explain_loading
@@ -61,7 +62,7 @@ def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
         buffers=read_buffers(stock, layouts, base),
         tensor_plans=PLANS,
         varies=varies,
-        remarks=remarks,
+        remarks=(*remarks, *describe_experts(model, model.config.get_text_config())),
     )
 
 
