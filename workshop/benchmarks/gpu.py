@@ -1,5 +1,4 @@
-"""One GPU, in eight parts: facts about it, whether everything runs, training steps of a chat model and a voice, speech, a speech server's
-clients, and saving.
+"""One GPU, in eight parts: facts, whether everything runs, training steps of a chat model and a voice, speech, serving, and saving.
 
     python workshop/benchmarks/gpu.py --part facts|smoke|recipes|chat|voice|speech|serving|saving [--to FOLDER]
 
