@@ -115,18 +115,18 @@ def _convert_sharegpt(row: ChatRow) -> ChatRow:
 
 
 def _convert_alpaca(row: ChatRow) -> ChatRow:
-    question = "\n\n".join(part for part in (_read_text(row, "instruction"), _read_text(row, "input")) if part)
-    turns = _make_exchange(question, _read_text(row, "output"))
+    question = "\n\n".join(part for part in (read_text(row, "instruction"), read_text(row, "input")) if part)
+    turns = _make_exchange(question, read_text(row, "output"))
     return {"messages": [*_read_system_message(row), *_convert_history(row.get("history")), *turns]}
 
 
 def _convert_dolly(row: ChatRow) -> ChatRow:
-    question = "\n\n".join(part for part in (_read_text(row, "instruction"), _read_text(row, "context")) if part)
-    return {"messages": [*_read_system_message(row), *_make_exchange(question, _read_text(row, "response"))]}
+    question = "\n\n".join(part for part in (read_text(row, "instruction"), read_text(row, "context")) if part)
+    return {"messages": [*_read_system_message(row), *_make_exchange(question, read_text(row, "response"))]}
 
 
 def _convert_question(row: ChatRow) -> ChatRow:
-    return {"messages": [*_read_system_message(row), *_make_exchange(_read_text(row, "question"), _read_text(row, "answer"))]}
+    return {"messages": [*_read_system_message(row), *_make_exchange(read_text(row, "question"), read_text(row, "answer"))]}
 
 
 def _make_exchange(question: str, answer: str) -> list[ChatRow]:
@@ -178,11 +178,12 @@ def _convert_history(value: JsonValue) -> list[ChatRow]:
 
 def _read_system_message(row: ChatRow) -> list[ChatRow]:
     """Return the system message from a separate `system` key, if any."""
-    prompt = _read_text(row, "system")
+    prompt = read_text(row, "system")
     return [{"role": "system", "content": prompt}] if prompt.strip() else []
 
 
-def _read_text(row: ChatRow, key: str) -> str:
+def read_text(row: ChatRow, key: str) -> str:
+    """Return a text of the row, empty if it has none. Raises `UserError` for anything else."""
     value = row.get(key)
     if not isinstance(value, str | None):
         raise UserError(f"{key} must be text, found {value!r:.40}")

@@ -24,6 +24,7 @@ from overtone.data_prep.chats.conversation_formats import (
     detect_shape,
     format_keys,
     normalise_row,
+    read_text,
 )
 from overtone.finetune.errors import UserError
 
@@ -83,9 +84,13 @@ def _read_side(row: ChatRow, name: str) -> ChatRow:
         found = decode_json(before, "conversations")
         own["prompt"] = found if isinstance(found, list) else before
     elif row.get("instruction"):
-        own["prompt"] = "\n\n".join(str(row[key]) for key in ("instruction", "input") if row.get(key))
+        own["prompt"] = "\n\n".join(text for key in ("instruction", "input") if (text := read_text(row, key)))
     decoded = decode_json(answer, name) if isinstance(answer, str) and answer.lstrip().startswith("{") else answer
-    return normalise_row({**own, "chosen": [decoded] if isinstance(decoded, dict) else answer, "rejected": row[SIDES[1]]}, "preference")
+    try:
+        return normalise_row({**own, "chosen": [decoded] if isinstance(decoded, dict) else answer, "rejected": row[SIDES[1]]}, "preference")
+    except UserError as error:  # whose place is a part of `chosen`, as which both sides are read
+        place = str(error)
+        raise UserError(name + place.removeprefix("chosen") if place.startswith("chosen") else place) from None
 
 
 def _strip_turn(turn: ChatRow) -> tuple[object, ...]:

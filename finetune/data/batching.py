@@ -272,7 +272,16 @@ class Loader:
             if (found := mismatch(own, self.sample(other))) is not None:
                 return found
             other = self._rows.previous(other)
-        raise UserError(f"{self._rows.where(row)}: all rows of its file have the same prompt, and the loss needs answers to other prompts")
+        raise UserError(
+            f"{self._rows.where(row)}: all rows of its file have the same prompt, and the loss needs answers to other prompts; add some"
+        )
+
+    def check_prompts(self) -> None:
+        """Raise `UserError` for a file whose rows all have the same prompt, if the recipe has a `Divergence`."""
+        reference = self._recipe.reference
+        if reference is not None and reference.divergence is not None:
+            for first in self._rows.lengths.starts if isinstance(self._rows, MixedRows) else (0,):
+                self._find_mismatch(first, reference.divergence.mismatch)
 
     def sample(self, row: int) -> Sample:
         """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""

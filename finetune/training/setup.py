@@ -43,7 +43,7 @@ from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.terminal import print_line
 from overtone.finetune.training.loop import Progress, find_newest, resume
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
-from overtone.finetune.training.step import Training
+from overtone.finetune.training.step import Training, make_loader
 
 
 class FolderClaim(NamedTuple):
@@ -118,6 +118,9 @@ def build(
         rank_times=RankTimes(world, loaded.model, loaded.blocks) if world.size > 1 else None,
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
+    for each in (rows,) if val is None else (rows, val):
+        with contextlib.closing(make_loader(training, each)) as loader:
+            run_on_all(world, loader.check_prompts)  # before the first step, not at the first evaluation
     return training, resume(training, newest)
 
 

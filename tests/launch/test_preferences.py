@@ -153,7 +153,7 @@ GIVEN: dict[str, list[dict[str, Any]]] = {
 def test_published_rows_become_a_launched_run(folder: Path, tmp_path: Path, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "published.jsonl", tmp_path / "data"
     source.write_text("".join(json.dumps(row) + "\n" for row in GIVEN[rows]))
-    assert data_prep(["text", str(source), "--rows", rows, "--out", str(out), "--val-rows", "2"]) == 0
+    assert data_prep(["text", str(source), "--rows", rows, "--out", str(out), "--val-rows", "4"]) == 0
     printed = capsys.readouterr().out
     assert "1 rejected" in printed and "--recipe llm_dpo" in printed and ("objective kto" in printed) == (rows == "labels")
     keys = {

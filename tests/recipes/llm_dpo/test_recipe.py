@@ -16,6 +16,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.data.batching import Loader
 from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import Batch, Sample
@@ -228,3 +229,12 @@ def test_plan_says_what_kto_takes(base: Path, tmp_path: Path) -> None:
     estimate = estimate_run(config_of(base, tmp_path, ("options.objective", "kto"), ("model.lora", "true")), RECIPE)
     assert any("adapters switched off, two more forward passes for each batch" in remark for remark in estimate.remarks)
     assert estimate.activations(90, "none", 1).peak > 0
+
+
+def test_validation_rows_of_one_prompt_are_refused_before_the_first_step(base: Path, tmp_path: Path, world: World) -> None:
+    tiny.let_go(tmp_path / "run")
+    for name, rows in (("labels", LABELLED), ("val", LABELLED[:1])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = (("data.train", str(tmp_path / "labels.jsonl")), ("data.val", str(tmp_path / "val.jsonl")))
+    with pytest.raises(UserError, match=r"val\.jsonl:1: all rows of its file have the same prompt"):
+        setup.build(config_of(base, tmp_path, ("options.objective", "kto"), *data), RECIPE, world)
