@@ -81,7 +81,8 @@ def show(sample: Sample, processor: ScoringProcessor) -> str:
     shown = []
     for each in split_sample(sample):
         last = torch.arange(len(each["ids"])) == len(each["ids"]) - 1
-        shown.append(loss_mask_preview.render_sample({**each, "supervised": last}, processor))
+        text, _, _ = loss_mask_preview.render_sample({**each, "supervised": last}, processor).rpartition("\n")
+        shown.append(f"{text}\n({len(last):,} tokens; the value is read at the last one)")
     if processor.labels:
         return f"label {processor.labels[int(sample['label'])]!r}:\n{shown[0]}"
     return f"chosen:\n{shown[0]}\nrejected:\n{shown[1]}"

@@ -22,7 +22,7 @@ INFERENCE = Inference(
     help={"generate": lambda: make_generate_parser().print_help()},
 )
 DATA = DataPreparation(
-    row_keys=(frozenset({"chosen", "rejected"}), frozenset({"text", "label"}), frozenset({"messages", "label"})),
+    row_keys=(frozenset({"chosen", "rejected"}), frozenset({"label"})),
     advice="""Each line is a pair of answers to one prompt, each a text or a list of messages:
   {"prompt": "…", "chosen": "…", "rejected": "…"}
 or, with --options.objective classification, a text or a chat with its class:

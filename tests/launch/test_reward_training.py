@@ -16,6 +16,8 @@ from overtone.finetune.training.run import train
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
 from tests.recipes.llm_sft import tiny_runs
+from tests.reliability import victims
+from tests.reliability.victims import Fault
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -102,20 +104,20 @@ def test_sharded_and_padded_runs_match_one_process(folder: Path, world: int, nam
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_launched_run_resumes_bit_by_bit_and_is_exported(folder: Path, tmp_path: Path, name: str) -> None:
-    logs = {}
-    for run, stops in (("whole", (4,)), ("resumed", (2, 4))):
-        for stop in stops:
-            keys = {**basic_keys(folder, tmp_path / run, name), "train.steps": str(stop), "train.schedule": "constant"}
-            launch(
-                "cpu",
-                2,
-                "finetune/train.py",
-                "--recipe",
-                "llm_reward",
-                *(word for key, value in keys.items() for word in (f"--{key}", value)),
-            )
-        logs[run] = [[event[key] for key in (*METRICS[name], "grad_norm")] for event in series(tmp_path / run)]
-    assert logs["whole"] == logs["resumed"] and len(logs["whole"]) == 4
-    folders = [export.export(tmp_path / run, tmp_path / f"export-{run}") for run in logs]
+def test_a_run_that_was_killed_while_saving_resumes_bit_by_bit(folder: Path, tmp_path: Path, name: str) -> None:
+    def words(run: str) -> list[str]:
+        keys = {**basic_keys(folder, tmp_path / run, name), "train.steps": "6", "checkpoint.every": "2"}
+        return ["--recipe", "llm_reward", *(word for key, value in keys.items() for word in (f"--{key}", value))]
+
+    victims.finish(tmp_path / "whole-witness", 2, words("whole"))
+    commits = [number for number, operation in enumerate(victims.operations(tmp_path / "whole-witness")) if operation == "rename"]
+    codes = victims.wait(victims.start(tmp_path / "witness", 2, words("killed"), Fault(rank=0, number=commits[1])))
+    assert -9 in codes, victims.said(tmp_path / "witness")
+    launch("cpu", 2, "finetune/train.py", *words("killed"))
+    assert [event["step"] for event in series(tmp_path / "killed", "resumed")] == [2], "the save of step 4 was not committed"
+    logs = []
+    for run in ("whole", "killed"):
+        logs.append({event["step"]: [event[key] for key in (*METRICS[name], "grad_norm")] for event in series(tmp_path / run)})
+    assert logs[0] == logs[1] and len(logs[0]) == 6
+    folders = [export.export(tmp_path / run, tmp_path / f"export-{run}") for run in ("whole", "killed")]
     assert len({(each / "model.safetensors").read_bytes() for each in folders}) == 1

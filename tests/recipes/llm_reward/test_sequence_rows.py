@@ -42,7 +42,8 @@ def test_both_sides_and_the_label_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
     shown = show(read(TEXT_PAIR, processor_of(), Path()), processor_of())
     assert "chosen:\nGood day. And to you⟦.⟧" in shown and "rejected:\nGood day. No⟦.⟧" in shown
     classes = processor_of(labels=LABELS)
-    assert show(read(LABELLED[0], classes, Path()), classes).startswith("label 'good':\nyes ⟦0⟧")
+    alone = show(read(LABELLED[0], classes, Path()), classes)
+    assert alone == "label 'good':\nyes ⟦0⟧\n(4 tokens; the value is read at the last one)"
 
 
 @pytest.mark.parametrize(
