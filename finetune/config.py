@@ -260,7 +260,8 @@ class Train(Section):
     spike: float | None = Field(default=None, gt=1)
     """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates."""
     global_batch_tokens: NumberOrAuto = "auto"
-    """Positions per optimizer step, over all ranks. It determines gradient accumulation, so a config means the same on 1 GPU and on 8.
+    """Positions per optimizer step, over all ranks. A step takes micro-batches, which are not quite full, until it has at least so many. It
+    determines gradient accumulation, so a config means the same on 1 GPU and on 8.
     `auto`: the positions of all epochs divided by 100 updates, from 4 samples to `largest_batch_tokens`; a resumed run keeps its number."""
     largest_batch_tokens: int = Field(default=16384, ge=1)
     """Maximum positions per optimizer step that `global_batch_tokens: auto` chooses; larger data get more updates instead."""

@@ -24,6 +24,9 @@ def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, st
         return f"{place}: unknown key {key}{hint}"
     if key in MAIN_KEYS and isinstance(problem["input"], str):
         return f"{place}: {key} is a section; did you mean {MAIN_KEYS[key]}: {problem['input']}?"
+    if problem["type"] == "missing":
+        named = key if location[0] in model.model_fields else f"options.{key}"  # a section of defaults is validated by itself
+        return f"{named} has no default; give it with --{named} VALUE"
     return f"{place}: {key} = {problem['input']!r}: {problem['msg']}"
 
 

@@ -103,7 +103,7 @@ def summarize_export(folder: Path) -> ExportSummary:
 
 
 def describe_state(run: RunSummary) -> str:
-    return f"{run.state} ({run.reason})" if run.reason else run.state
+    return f"{run.state} ({run.reason})" if run.reason not in ("", run.state) else run.state
 
 
 def describe_best(run: RunSummary) -> str:

@@ -138,9 +138,14 @@ def materialise(
     `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`).
     `layouts`: `Loaded.layouts`.
 
-    Raises `UserError` naming every parameter that the base lacks or has in another shape.
+    Raises `UserError` naming every parameter that the base lacks or has in another shape, and buffers without values.
     """
     home = home or device
+    if unfilled := sorted(name for name, value in model.named_buffers() if value.is_meta and plain_name(name) not in buffers):
+        raise UserError(
+            f"the recipe's load leaves buffers on the meta device: {', '.join(unfilled[:5])}; build the model with "
+            "accelerate.init_empty_weights(include_buffers=False), or compute them again: their memory would not be initialized"
+        )
 
     def place(tensor: Tensor) -> Tensor:
         if tensor.is_meta:

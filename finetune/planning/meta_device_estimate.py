@@ -134,7 +134,9 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     read = [sample for path in paths for sample in reader.read_samples(path)]
     longest = max((sample for sample in read if sample is not None), key=recipe.length, default=None)
     if longest is None:
-        named = f"data.train: {config.data.name_training_data() or None}"
+        if not paths:
+            raise UserError(f"data.train is not set: give --data.train FILE; {config.recipe} defines no `sketch` to plan without rows")
+        named = f"data.train: {config.data.name_training_data()}"
         none = f"has no rows that data.too_long: {config.data.too_long} keeps" if read else "has no rows"
         raise UserError(f"{named} {none}, and {config.recipe} defines no `sketch` to plan without them")
     lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate

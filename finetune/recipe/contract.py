@@ -50,7 +50,7 @@ def _keep_means(means: dict[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Recipe(Generic[OptionsT, StateT, ProcessorT]):
-    """The contract. Shapes and units are in each recipe's own docstrings."""
+    """The contract. The shapes of samples and batches are in each recipe's own docstrings."""
 
     Options: type[OptionsT]
     """The config's `options` section. Of a recipe with an `options.py`, the class of that name in it."""

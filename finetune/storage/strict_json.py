@@ -39,6 +39,7 @@ def loads(raw: str | bytes) -> Any:
     range of a float.
     """
     text = raw if isinstance(raw, str) else raw.decode(json.detect_encoding(raw))
+    text = text.rstrip(" \t\r\n")  # an error at the end is on the line that lacks something
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
     except RecursionError:

@@ -20,6 +20,7 @@ from overtone.finetune.monitoring.stop_requests import StopRequests
 from overtone.finetune.training.step import (
     Training,
     add_divergence,
+    check_terms,
     compute_means,
     copy_to_device,
     estimate_divergence,
@@ -54,6 +55,7 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
             for turns in _load_rounds(training, rows, loader, requests):
                 for turn in add_divergence(training, turns, divergence):
                     terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
+                    check_terms(terms, turn.batch.targets)
                     for name, term in terms.items():
                         weights[name] = term.weight
                         for key in (name, *(f"{source}/{name}" for source in sources)):  # the same keys on every rank

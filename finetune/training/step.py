@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from overtone.finetune.data.cached_samples import Rows
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
+from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from overtone.finetune.monitoring.rank_times import RankTimes
@@ -172,6 +173,7 @@ def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, flo
         sharding.prepare_backward(training.model, training.strategy, last, reached)
         seed_generators(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
+        check_terms(terms, turn.batch.targets)
         weights = {name: term.weight for name, term in terms.items()}
         # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
         (compute_objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
@@ -203,6 +205,16 @@ def locate_rows(training: Training, turns: list[RankBatch]) -> list[str]:
     """File and line of the rows of this step, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
     return [row for rows in gather_from_ranks(training.world, own)[:: training.world.tensor] for row in rows]
+
+
+def check_terms(terms: Mapping[str, Term], targets: Mapping[str, int]) -> None:
+    """Raise `UserError` where what a recipe's `loss` returned does not fit the `targets` of the batch that its `collate` made."""
+    if unknown := sorted(terms.keys() - targets.keys()):
+        known = ", ".join(targets) or "no term"
+        raise UserError(f"the recipe's loss returned {', '.join(unknown)}, but its batch counts the targets of {known}")
+    for name, term in terms.items():
+        if term.sum.shape:
+            raise UserError(f"the recipe's loss returned {name} with shape {[*term.sum.shape]}; Term.sum must be the sum over all targets")
 
 
 def compute_objective(terms: dict[str, Term], counts: dict[str, float]) -> Tensor:

@@ -19,6 +19,16 @@ class Options(Section):
     """Of what."""
 
 
+class Required(Section):
+    center: float
+    """The value that is subtracted."""
+
+
+def test_a_missing_option_without_a_default_says_how_to_give_it() -> None:
+    with pytest.raises(UserError, match="options.center has no default; give it with --options.center VALUE"):
+        resolve("tests", Required, (), ())
+
+
 def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")

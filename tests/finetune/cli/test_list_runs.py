@@ -41,6 +41,12 @@ def test_runs_exports_and_recipes_are_listed(home: Path) -> None:
     assert lines[7].startswith(f"recipes: {', '.join(built_in_recipes())} (")
 
 
+def test_a_failed_run_without_a_reason_is_only_failed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "runs" / "me" / "exit.json").write_text(json.dumps({"reason": "failed"}))
+    assert list_runs.main([str(home / "runs" / "me")]) == 0
+    assert "failed" in (out := capsys.readouterr().out) and "failed (" not in out
+
+
 def test_given_folders_are_listed_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list_runs.main([str(home / "runs" / "me")]) == 0
     out = capsys.readouterr().out

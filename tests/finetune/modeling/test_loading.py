@@ -75,6 +75,17 @@ def test_parameters_are_composed_of_the_tensors_that_the_base_has(tmp_path: Path
 # --- the source
 
 
+def test_a_buffer_without_values_is_refused(tmp_path: Path) -> None:
+    """Its memory would not be initialized: a rotary table of such numbers trains without an error."""
+    with torch.device("meta"):
+        model = nn.Linear(2, 2, bias=False)
+        model.register_buffer("inv_freq", torch.ones(2), persistent=False)
+    save_file({"weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"load leaves buffers on the meta device: inv_freq; .*include_buffers=False"):
+        loading.materialise(model, tmp_path, {}, torch.device("cpu"), 0)
+    loading.materialise(model, tmp_path, {"inv_freq": torch.ones(2)}, torch.device("cpu"), 0)
+
+
 def test_a_folder_is_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base")
     assert loading.resolve_source(str(base), None) == base

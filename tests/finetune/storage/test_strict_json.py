@@ -72,6 +72,11 @@ def test_a_line_is_an_object() -> None:
             loads_object(raw)
 
 
+def test_an_error_at_the_end_of_a_line_has_its_column() -> None:
+    with pytest.raises(UserError, match="at column 10"):
+        loads_object(b'{"a": 190\n')
+
+
 def test_any_text_is_refused_or_survives_a_round_trip() -> None:
     sound = json.dumps({"text": "ü \U0001f600", "messages": [{"role": "user", "content": "x"}], "n": [1, -2.5e3, None, True, {}]}).encode()
     ends: Counter[str] = Counter()

@@ -24,6 +24,7 @@ from overtone.finetune.training.step import (
     Training,
     accumulate,
     add_divergence,
+    check_terms,
     compute_means,
     compute_objective,
     estimate_divergence,
@@ -122,6 +123,19 @@ def test_objective_divides_each_term_by_its_own_count() -> None:
     loss = compute_objective(nothing, {"a": 0.0})
     loss.backward()
     assert float(loss.detach()) == 0.0, "a step without targets still runs backward, because other ranks do"
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"eror": Term(torch.ones(()), 1.0)}, "loss returned eror, but its batch counts the targets of error"),
+        ({"error": Term(torch.ones(3), 1.0)}, r"returned error with shape \[3\]; Term.sum must be the sum"),
+    ],
+)
+def test_terms_that_do_not_fit_their_batch_are_named(terms: dict[str, Term], message: str) -> None:
+    check_terms({"error": Term(torch.ones(()), 1.0)}, {"error": 3})
+    with pytest.raises(UserError, match=message):
+        check_terms(terms, {"error": 3})
 
 
 def test_means_weigh_the_terms() -> None:
