@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -28,31 +29,37 @@ class ElsewhereError(UserError):
 
 
 def run_program(main: Callable[[list[str]], int]) -> int:
-    """Run `main` on the arguments of this process and return its exit code as `exit_code` does, with tracebacks that are safe to print."""
+    """Run `main` on the arguments of this process and return its exit code as `catch_user_errors` does, with tracebacks that are safe to
+    print."""
     protect_terminal()
-    return exit_code(main, sys.argv[1:])
+    return catch_user_errors(main)(sys.argv[1:])
 
 
-def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2, Ctrl-C gives 130, and a standard
-    output that nobody reads any more (`… | head`) 141."""
-    try:
+def catch_user_errors(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """Decorate a function that runs a command line and returns its exit code: a `UserError` is printed to stderr and gives exit code 2,
+    Ctrl-C gives 130, and a standard output that nobody reads any more (`… | head`) 141."""
+
+    @functools.wraps(main)
+    def run(argv: list[str]) -> int:
         try:
-            return verb(argv)
-        finally:
-            sys.stdout.flush()  # here and not when the interpreter ends, where a closed pipe would print a traceback
-    except BrokenPipeError:
-        if not _has_lost_reader():
-            raise
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        print_diagnostic("interrupted")
-        return 128 + signal.SIGINT
-    except ElsewhereError:
-        return 2
-    except UserError as error:
-        print_diagnostic(f"error: {error}")
-        return 2
+            try:
+                return main(argv)
+            finally:
+                sys.stdout.flush()  # here and not when the interpreter ends, where a closed pipe would print a traceback
+        except BrokenPipeError:
+            if not _has_lost_reader():
+                raise
+            return 128 + signal.SIGPIPE
+        except KeyboardInterrupt:
+            print_diagnostic("interrupted")
+            return 128 + signal.SIGINT
+        except ElsewhereError:
+            return 2
+        except UserError as error:
+            print_diagnostic(f"error: {error}")
+            return 2
+
+    return run
 
 
 def _has_lost_reader() -> bool:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.command_lines import export_command, join_words
 from overtone.finetune.config_sources import Arguments, parse_arguments
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.monitoring.run_records import is_finished
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
@@ -53,11 +53,8 @@ class Engine:
     where: ClusterOptions
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Train on a Ray cluster as the command line says; returns the exit code. Raises `UserError` for what the user can fix."""
     arguments = parse_arguments(argv)
     if arguments.help:

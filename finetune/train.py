@@ -26,7 +26,7 @@ from overtone.finetune.config import Config, describe_overlay, help_text, read_s
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_sources import Arguments, ConfigSource, format_settings, parse_arguments, read_config_file
 from overtone.finetune.data.raw_data_files import explain_raw_data
-from overtone.finetune.errors import ElsewhereError, UserError, exit_code
+from overtone.finetune.errors import ElsewhereError, UserError, catch_user_errors
 from overtone.finetune.hardware import cuda_allocator
 from overtone.finetune.monitoring.run_records import SAMPLED
 from overtone.finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_preparation, load_options, load_recipe
@@ -42,12 +42,9 @@ examples:
   overtone plan --recipe {recipe} --gpus 8                  memory, time and problems, before anything runs"""
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
-    """Train as the command line says; returns the exit code. Raises `UserError` for what the user can fix."""
+    """Train as the command line says; returns the exit code."""
     arguments = parse_arguments(argv)
     if arguments.help:
         print_help(__doc__, arguments)

@@ -29,17 +29,12 @@ from overtone.data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowF
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
 from overtone.finetune.terminal import print_line
 
 SHOWN = 3
 """Locations printed per kind of problem."""
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb. Returns 1 if there is a problem."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,7 +69,9 @@ class CheckResult:
         return [problem for problem in self.problems if problem.kind in PROBLEMS]
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 1 if there is a problem."""
     options = parse_arguments(parser(), argv)
     codec = open_codec(options.model) if options.model else None
     checked = check_dataset(find_manifests(options.dataset, "check"), options.root, codec)

@@ -41,7 +41,7 @@ from overtone.data_prep.parallel.process_pool import StoppedError, StopSignal, r
 from overtone.data_prep.parallel.worker_options import WorkerFlags
 from overtone.data_prep.recordings.invisible_characters import remove_invisible
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.storage.referenced_files import is_renamed
 from overtone.finetune.terminal import print_diagnostic, print_line
@@ -49,11 +49,6 @@ from overtone.finetune.terminal import print_diagnostic, print_line
 MOST_TIME_SHIFTS = 63
 """More copies would be shifted by less than the encoders resolve: 30 samples for Qwen3-TTS."""
 MODEL = f"a speech model that contains its codec, or a codec: a folder, a name on the model hub, or codec-demo. {list_models(CODECS)}"
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,7 +119,9 @@ class AddedCodes:
     """Number of clips and copies that were encoded now; the others were in the store."""
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb."""
     arguments = parse_arguments(parser(), argv)
     options = CodesOptions(
         dataset=arguments.dataset,

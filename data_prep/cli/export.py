@@ -32,7 +32,7 @@ from overtone.data_prep.dataset.row_checks import RowFacts
 from overtone.data_prep.manifest import SUMMARY
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.storage import files
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.finetune.terminal import print_diagnostic, print_line
@@ -42,11 +42,6 @@ UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "na
 UNFIT_FOR_TRAINING = {"ref_audio", "codes", "codes_missing"}
 SHOWN = 3
 BYTES_PER_SECOND = 2 * MASTER_RATE
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb."""
     options = parse_arguments(parser(), argv)
     if options.to.exists():
         raise UserError(f"--to {options.to} exists already; remove it, or choose another folder")

@@ -26,17 +26,12 @@ from overtone.data_prep.images.image_sources import find_images
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.terminal import print_line
 
 REPORTED = 1000
 """Images between two lines of progress."""
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb. Returns 0 if there are images to train on."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 0 if there are images to train on."""
     options = parse_arguments(parser(), argv)
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")

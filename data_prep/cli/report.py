@@ -18,18 +18,13 @@ from overtone.data_prep.manifest import SUMMARY
 from overtone.data_prep.pages import chat_report, voice_dataset_loader
 from overtone.data_prep.pages.chat_report import CountTokens
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
 GENERATOR = b'<meta name="generator" content="overtone">'
 """Text in the head of every report."""
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb."""
     options = parse_arguments(parser(), argv)
     write_report(options.folder, options.out, options.tokenizer)
     return 0

@@ -17,12 +17,7 @@ from overtone.data_prep.pages.review_page import ReviewSession
 from overtone.data_prep.pages.review_server import serve_page
 from overtone.data_prep.pages.web_server import require_free_port, require_port
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError, exit_code
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb."""
-    return exit_code(_run, argv)
+from overtone.finetune.errors import UserError, catch_user_errors
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +28,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb."""
     options = parse_arguments(parser(), argv)
     require_port(options.port)
     dataset = voice_dataset_loader.read_dataset(options.folder)

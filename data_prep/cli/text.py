@@ -48,7 +48,7 @@ from overtone.data_prep.recordings.garbled_text import find_utf8_reading
 from overtone.data_prep.recordings.invisible_characters import count_hidden
 from overtone.finetune.argument_parsing import check_choice, parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.storage.strict_json import one_line
 from overtone.finetune.terminal import print_line
@@ -72,11 +72,6 @@ class TextOptions:
     """True if messages of the same role in a row are joined; otherwise such rows are rejected."""
     columns: ColumnMapping = field(default_factory=ColumnMapping)
     reader: ReaderOptions = field(default_factory=ReaderOptions)
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb. Returns 0 if there are rows to train on."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -151,7 +146,9 @@ class ChatsOptions:
     split: Sequence[str] = ()
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 0 if there are rows to train on."""
     given = vars(parse_arguments(parser(), argv))
     options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
     summary = prepare_chats(options)

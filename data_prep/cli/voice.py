@@ -73,7 +73,7 @@ from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import check_choice, parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.storage import files, remote
 from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark
 from overtone.finetune.terminal import print_diagnostic, print_line
@@ -91,11 +91,6 @@ SPEAKER_COUNT = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 """The value of --speakers."""
 SHOWN = 5
 """Files named in a message."""
-
-
-def main(argv: list[str]) -> int:
-    """Run the verb. Returns 0 if at least one clip was kept, 3 if crashes also lost some recordings, 130 if interrupted."""
-    return exit_code(_run, argv)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -250,7 +245,9 @@ def _add_clip_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--longest", type=float, default=20.0, help="maximum clip duration in seconds (default %(default)s)")
 
 
-def _run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 0 if at least one clip was kept, 3 if crashes also lost some recordings, 130 if interrupted."""
     arguments = parse_arguments(parser(), argv)
     try:
         prepared = prepare_voice(read_options(arguments))

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from overtone.finetune.cli.generate import choose_model, ensure_exported
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Chat with the model on the command line; returns the exit code."""
     chosen = choose_model("chat", __doc__, argv)
     if chosen is None:

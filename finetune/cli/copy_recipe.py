@@ -20,17 +20,14 @@ from pathlib import Path
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.cli.install_paths import recipes_folder
 from overtone.finetune.command_lines import configs_folder, join_words, overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")

@@ -16,17 +16,14 @@ from overtone.finetune.cli.generate import (
     locate_model,
     parse_model_arguments,
 )
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Evaluate the model on the command line; returns the exit code."""
     given = parse_model_arguments("eval-voice", __doc__, argv)
     if given is None:

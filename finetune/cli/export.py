@@ -21,7 +21,7 @@ from typing import Any
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import check_choice, check_run_exists, parse_arguments, refuse_dataset
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting import hub_upload
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import read_json
@@ -31,10 +31,6 @@ from overtone.finetune.terminal import announce_torch, print_line
 
 DTYPES = ("bf16", "fp32")
 """Values of --dtype."""
-
-
-def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -77,7 +73,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: list[str]) -> int:
+@catch_user_errors
+def main(argv: list[str]) -> int:
     """Export as the command line says; returns the exit code."""
     arguments = parse_arguments(make_parser(), argv)
     source, place = arguments.checkpoint, arguments.to

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_inference
@@ -26,11 +26,8 @@ INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voi
 """Verb → the function of a recipe's `inference` that it calls."""
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Generate with the model on the command line; returns the exit code."""
     chosen = choose_model("generate", __doc__, argv)
     if chosen is None:

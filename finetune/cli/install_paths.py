@@ -8,15 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from overtone.finetune.command_lines import configs_folder
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         print_line(__doc__)
         return 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.terminal import print_line, printable
 
@@ -40,11 +40,8 @@ class ExportSummary:
     bytes: int
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run, an export, or a folder of them")
     given = parse_arguments(parser, argv).folders

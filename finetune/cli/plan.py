@@ -26,7 +26,7 @@ from pydantic import JsonValue
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
 from overtone.finetune.config_sources import Arguments, Dumper, parse_arguments
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
 from overtone.finetune.launcher import take_launch
 from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
@@ -61,11 +61,8 @@ class PlanOptions:
     """Path of the launch file to write; None: none is written."""
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     arguments = parse_arguments([argument for argument in argv if argument not in (SHOW_BATCH, SETTINGS)])
     if arguments.help:
         print_help(__doc__, arguments)

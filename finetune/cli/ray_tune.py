@@ -29,7 +29,7 @@ from pathlib import Path
 
 from overtone.finetune.command_lines import export_command, join_words, shorten_path
 from overtone.finetune.config_sources import Arguments, parse_arguments
-from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
@@ -48,11 +48,8 @@ FLAGS = (
 )
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Run or resume a study; returns the exit code. Raises `UserError` for what the user can fix, before anything is started."""
     arguments = parse_arguments(argv)
     if arguments.help:

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.config import Config, make_config_class
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.recipe import find_recipe, load_options
 from overtone.finetune.terminal import print_content
 
@@ -25,11 +25,8 @@ OVERLAY = {"type": "object", "description": "Keys of this config that apply if m
 """Schema of the section `lora`, which is merged into the config before it is validated."""
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Print the schema; returns the exit code."""
     parser = argparse.ArgumentParser("overtone schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", metavar="NAME", help="include the options of this recipe (default: options may have any key)")

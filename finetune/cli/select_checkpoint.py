@@ -13,17 +13,14 @@ from pathlib import Path
 from overtone.finetune.argument_parsing import check_run_exists
 from overtone.finetune.cli.generate import print_help_of_recipes, print_recipe_help
 from overtone.finetune.command_lines import exported_folder, overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.recipe import choose_recipe, find_recipe, load_inference, recipe_arguments
 from overtone.finetune.terminal import announce_torch, print_line
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     """Select a checkpoint of the run on the command line; returns the exit code."""
     given, rest = take_recipe(argv)
     if not rest or rest[0].startswith("-"):  # its place is fixed, because the options that follow are the recipe's

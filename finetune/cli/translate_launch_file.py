@@ -17,7 +17,7 @@ import yaml
 
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
 from overtone.finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 from overtone.finetune.storage import files
@@ -30,11 +30,8 @@ LAUNCH, CONFIG = "launch.yaml", "config.yaml"
 WIDTH = 120
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone translate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, metavar="FILE", help="DeepSpeed's JSON, or accelerate's YAML")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"write {LAUNCH} and {CONFIG} there; without it, only print")

@@ -10,16 +10,13 @@ import argparse
 from pathlib import Path
 
 from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     run_dir: Path = parse_arguments(parser, argv).run

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark, read_synthetic_mark
 from overtone.finetune.terminal import print_line
 
@@ -20,11 +20,8 @@ EXTENSIONS = frozenset({".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a"
 """Files in folders that are read; a file by its name is read whatever its extension."""
 
 
+@catch_user_errors
 def main(argv: list[str]) -> int:
-    return exit_code(run, argv)
-
-
-def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone verify-audio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="audio files, or folders of them")
     paths = list(list_audio_files(parse_arguments(parser, argv).paths))

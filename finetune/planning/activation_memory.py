@@ -27,7 +27,7 @@ from torch.utils.flop_counter import flop_registry
 
 from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
 from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
-from overtone.finetune.modeling.fake_weights import drop_storage
+from overtone.finetune.modeling.fake_tensor_weights import drop_storage
 from overtone.finetune.recipe import Batch, Term
 
 aten = torch.ops.aten

@@ -34,7 +34,7 @@ def explain_out_of_memory(config: Config, recipe: Recipe, world: World, training
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and not ON_CPU.search(str(error)):
             raise
-        from overtone.finetune.training.memory_report import describe_shortage  # here, since it imports the planner
+        from overtone.finetune.training.peak_memory_report import describe_shortage  # here, since it imports the planner
 
         raise MemoryShortError(describe_shortage(str(error), parse_failed_bytes(str(error)), config, recipe, world, training)) from None
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.hardware import cuda_allocator
 from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
@@ -179,4 +179,4 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     protect_terminal()
-    sys.exit(exit_code(main, []))
+    sys.exit(catch_user_errors(main)([]))

@@ -34,7 +34,7 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     rate = f"learning rate {train.lr:g}, {train.schedule}, {train.warmup:.0%} warm-up"
     yield f"  steps     {left}{until}, of at least {training.order.global_batch_tokens:,} {training.recipe.unit} each; {rate}"
     if training.world.device.type == "cuda":
-        from overtone.finetune.training.memory_report import describe_memory  # here, since it imports the planner
+        from overtone.finetune.training.peak_memory_report import describe_memory  # here, since it imports the planner
 
         yield f"  memory    {describe_memory(config, training.recipe, training.world)}"
     size = disk_space.checkpoint_bytes_of(training.model, train.optimizer, training.loaded.blocks)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from overtone.recipes.tiny_checkpoints import require_new_folder
@@ -51,4 +51,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -16,7 +16,7 @@ from torch import Tensor
 from overtone.finetune.config import Config
 from overtone.finetune.recipe import DIVERGENCE, Batch, Divergence, ExportPlan, Loaded, Recipe, Reference, Row, Sample, Sketch
 from overtone.recipes.language import collation, loss_mask_preview
-from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
+from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks

@@ -18,7 +18,7 @@ from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Row, Sample
 from overtone.recipes.language import causal_lm_loss, collation, loss_mask_preview
-from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
+from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.exporting.model_card import Objective
 from overtone.recipes.language.modeling import loss_assumption_checks

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from overtone.finetune.errors import ElsewhereError, UserError, exit_code
+from overtone.finetune.errors import ElsewhereError, UserError, catch_user_errors
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_verb_that_works_gives_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(lambda argv: len(argv), ["a", "b", "c"]) == 3
+    assert catch_user_errors(len)(["a", "b", "c"]) == 3
     assert capsys.readouterr().err == ""
 
 
@@ -26,7 +26,7 @@ def test_a_user_error_is_one_sentence_on_stderr_and_code_2(capsys: pytest.Captur
     def verb(_: list[str]) -> int:
         raise UserError("train.lr = -1: must be above zero")
 
-    assert exit_code(verb, []) == 2
+    assert catch_user_errors(verb)([]) == 2
     assert capsys.readouterr() == ("", "error: train.lr = -1: must be above zero\n")
 
 
@@ -34,7 +34,7 @@ def test_an_error_that_another_rank_reports_is_not_repeated(capsys: pytest.Captu
     def verb(_: list[str]) -> int:
         raise ElsewhereError("rank 0 failed: the disk is full")
 
-    assert exit_code(verb, []) == 2
+    assert catch_user_errors(verb)([]) == 2
     assert capsys.readouterr() == ("", "")
 
 
@@ -43,14 +43,14 @@ def test_any_other_error_propagates() -> None:
         raise KeyError("ours")
 
     with pytest.raises(KeyError):
-        exit_code(verb, [])
+        catch_user_errors(verb)([])
 
 
 def test_control_characters_in_a_message_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_: list[str]) -> int:
         raise UserError("the key \x1b]0;title\x07 of \u2028é\ud800\n  next line")
 
-    assert exit_code(fail, []) == 2
+    assert catch_user_errors(fail)([]) == 2
     assert capsys.readouterr().err == "error: the key \\x1b]0;title\\x07 of \\u2028é\\ud800\n  next line\n"
 
 
@@ -69,7 +69,7 @@ def test_a_broken_pipe_to_another_process_is_no_lost_reader(capsys: pytest.Captu
         raise BrokenPipeError("a worker has ended")
 
     with pytest.raises(BrokenPipeError, match="a worker"):
-        exit_code(verb, [])
+        catch_user_errors(verb)([])
 
 
 def test_ctrl_c_while_a_run_indexes_its_data_prints_one_line(tmp_path: Path) -> None:

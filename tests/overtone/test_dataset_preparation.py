@@ -188,7 +188,7 @@ def test_the_defaults_of_chats_are_those_of_the_verb(monkeypatch: pytest.MonkeyP
     counts = make_summary(RowCounts(), Counter(), 0.02, None)
     monkeypatch.setattr(text, "prepare_chats", lambda options: (seen.append(options), counts)[1])
     overtone.prepare_chats("a", "out")
-    assert text._run(["a", "--out", "out"]) == 0
+    assert text.main(["a", "--out", "out"]) == 0
     assert seen[0] == text.ChatsOptions(["a"], Path("out")) and seen[1] == text.ChatsOptions(["a"], Path("out"), config=[], split=[])
     overtone.prepare_chats(["a", Path("b")], "out", person="Ann", pause_hours=2.0, join_turns=True)
     assert seen[2] == text.ChatsOptions(["a", "b"], Path("out"), person="Ann", pause_hours=2.0, join_turns=True, columns=ColumnMapping())

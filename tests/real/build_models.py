@@ -21,7 +21,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from tests.real.openai_whisper_file import convert_whisper
 from tests.real.whisper_folder import write_whisper_folder
@@ -155,4 +155,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -14,7 +14,7 @@ import torch
 from gguf import GGUFReader, dequantize
 from safetensors.torch import save_file
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from tests.real.smollm2_tokenizer import GgufTokenizer, check_tokenizer, read_gguf_tokenizer, write_tokenizer
 
 OUTER = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
@@ -104,4 +104,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from tests.real import build_models
 from tests.real.build_models import GGUF, UnavailableError
@@ -199,7 +199,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, index: Path, conversions: 
     """Complete: 0; not available: 3, which is not the 2 of a mistake."""
 
     def run(name: str) -> tuple[int, str]:
-        code = exit_code(build_models.main, [str(tmp_path / name)])
+        code = catch_user_errors(build_models.main)([str(tmp_path / name)])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

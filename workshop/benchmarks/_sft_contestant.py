@@ -23,7 +23,7 @@ from overtone.finetune.data import batching
 from overtone.finetune.distributed import process_group
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import make_loader, train_step
-from overtone.recipes.language.chat_recipe import ChatProcessor
+from overtone.recipes.language.chat_model_loading import ChatProcessor
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.recipe import RECIPE, read
 from workshop.benchmarks.order import anonymous_kib

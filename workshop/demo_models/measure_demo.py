@@ -26,7 +26,7 @@ import numpy as np
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.evaluation import speaker_similarity
 from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS
@@ -167,4 +167,4 @@ def find_both_wrong(transcripts: Sequence[Sequence[tuple[str, str]]]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

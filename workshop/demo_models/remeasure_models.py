@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models import recognizers
@@ -76,4 +76,4 @@ def _read_steps(made: Path) -> object:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

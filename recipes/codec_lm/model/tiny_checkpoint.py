@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, import_snac
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech.voices_json_schema import VOICES
@@ -141,4 +141,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import AutoModelForImageClassification
 
 from overtone.finetune.errors import UserError
-from overtone.finetune.modeling.fake_weights import drop_storage
+from overtone.finetune.modeling.fake_tensor_weights import drop_storage
 from overtone.finetune.storage.model_classes import list_image_processors
 from overtone.finetune.storage.model_security import Kind
 from overtone.finetune.storage.strict_json import one_line

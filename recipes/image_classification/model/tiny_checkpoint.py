@@ -15,7 +15,7 @@ import torch
 from pydantic import JsonValue
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 from overtone.recipes.transformers_weight_names import find_file_names
@@ -61,4 +61,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 
@@ -88,4 +88,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

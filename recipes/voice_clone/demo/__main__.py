@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.recipes.voice_clone.demo.pipeline import main
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

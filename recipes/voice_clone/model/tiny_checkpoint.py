@@ -22,7 +22,7 @@ from torch.nn import Conv1d, ConvTranspose1d, init
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.tiny_checkpoints import (
@@ -177,4 +177,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from overtone.data_prep.transcription.whisper_conversion import VOCABULARIES
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import (
     draw_weights,
@@ -121,4 +121,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

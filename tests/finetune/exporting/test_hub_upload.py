@@ -20,8 +20,9 @@ PUSH = """
 import sys
 from pathlib import Path
 from overtone.finetune.exporting import hub_upload as publish
-from overtone.finetune.errors import exit_code
-sys.exit(exit_code(lambda argv: publish.check_repository(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
+from overtone.finetune.errors import catch_user_errors
+folder, name = sys.argv[1:]
+sys.exit(catch_user_errors(lambda argv: publish.check_repository(name) or print(publish.push(Path(folder), name, False)) or 0)([]))
 """
 
 

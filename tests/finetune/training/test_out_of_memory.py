@@ -11,9 +11,9 @@ import torch
 
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.planning.memory import GIB
-from overtone.finetune.training import loop, memory_report, run
-from overtone.finetune.training.memory_report import Used
+from overtone.finetune.training import loop, peak_memory_report, run
 from overtone.finetune.training.out_of_memory import MemoryShortError, explain_out_of_memory, parse_failed_bytes
+from overtone.finetune.training.peak_memory_report import Used
 from tests.finetune import tiny
 
 CUDA = (
@@ -41,7 +41,7 @@ def test_a_run_without_memory_leaves_an_exit_record(
         return step(training, turns, number, *rest)
 
     monkeypatch.setattr(loop, "train_step", third_finds_no_room)
-    monkeypatch.setattr(memory_report, "measure_memory", lambda wanted, *_: Used(wanted, GIB, 60 * GIB, 3 * GIB, 80 * GIB))
+    monkeypatch.setattr(peak_memory_report, "measure_memory", lambda wanted, *_: Used(wanted, GIB, 60 * GIB, 3 * GIB, 80 * GIB))
     config = tiny.config_in(tmp_path)
     with pytest.raises(MemoryShortError) as caught:
         run.train(world, config, tiny.RECIPE)
@@ -68,7 +68,7 @@ def test_without_a_plan_the_error_is_still_explained(tmp_path: Path, world: Worl
     def unplannable(*_: object) -> None:
         raise KeyError("shape")
 
-    monkeypatch.setattr(memory_report, "estimate_run", unplannable)
+    monkeypatch.setattr(peak_memory_report, "estimate_run", unplannable)
     words = r"(?s)Tried to allocate 2.50 GiB.*no plan available \(KeyError: 'shape'\).*What helps:"
     with pytest.raises(MemoryShortError, match=words), explain_out_of_memory(tiny.config_in(tmp_path), tiny.RECIPE, world):
         raise torch.OutOfMemoryError(CUDA)

@@ -24,7 +24,7 @@ from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.modeling import base_kl_loss, lora_adapters
 from overtone.finetune.recipe import Sample
 from overtone.finetune.training.step import add_divergence, estimate_divergence
-from overtone.recipes.language.chat_recipe import ChatProcessor
+from overtone.recipes.language.chat_model_loading import ChatProcessor
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.llm_dpo.answer_batches import LOSS

@@ -16,7 +16,7 @@ from overtone.finetune.config import resolve
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.finetune.modeling import loading
-from overtone.recipes.language.chat_recipe import ChatProcessor
+from overtone.recipes.language.chat_model_loading import ChatProcessor
 from overtone.recipes.llm_sft import recipe
 from overtone.recipes.llm_sft.options import Options
 from overtone.recipes.llm_sft.recipe import RECIPE

@@ -26,7 +26,7 @@ import torch
 
 from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files, strict_json
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_diagnostic
@@ -105,4 +105,4 @@ def _read_shifted(path: Path, shift: int) -> np.ndarray[Any, np.dtype[np.float32
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

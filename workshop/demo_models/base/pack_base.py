@@ -22,7 +22,7 @@ from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.data_prep.transcription import demo_whisper
 from overtone.finetune.checkpointing import checkpoint
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting import export
 from overtone.finetune.modeling.loading import tensor_shapes
 from overtone.finetune.storage import demo_models, files
@@ -186,4 +186,4 @@ def _format_columns(rates: dict[str, dict[str, float]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec, read_codebook_size
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from overtone.recipes.voice_clone.model import tiny_checkpoint
@@ -136,4 +136,4 @@ def _read_clips(corpus: Path, rows: list[dict[str, Any]]) -> list[tuple[str, Any
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.storage.text_lines import read_lines
 from workshop.demo_models.corpus import make_corpus
@@ -100,4 +100,4 @@ def group_clips(spoken: Sequence[Row]) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

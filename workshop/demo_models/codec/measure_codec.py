@@ -23,7 +23,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from workshop.demo_models import recognizers
 from workshop.demo_models.codec.frame_features import FrameFeatures
@@ -144,4 +144,4 @@ def _spectra(clip: CodecClip) -> NDArray[np.float32]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save
 
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import load_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.codec import codebooks, codec_model, decoder_training, encoder_training
@@ -101,4 +101,4 @@ def load_clips(corpus: Path, split: Split, per_voice: int) -> list[CodecClip]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import soundfile
 
 from overtone.data_prep.audio.waveform import Audio, encode_flac
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import grammar
@@ -191,4 +191,4 @@ def read_corpus(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

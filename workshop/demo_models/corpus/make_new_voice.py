@@ -27,7 +27,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import grammar
@@ -156,4 +156,4 @@ def truncate_file(data: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

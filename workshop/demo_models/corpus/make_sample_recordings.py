@@ -25,7 +25,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
@@ -191,4 +191,4 @@ def _make_generator(recording: SampleRecording) -> np.random.Generator:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

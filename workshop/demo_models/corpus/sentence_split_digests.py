@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.errors import exit_code
+from overtone.finetune.errors import catch_user_errors
 from overtone.finetune.storage import files, strict_json
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_line
@@ -84,4 +84,4 @@ def describe_group(sentences: Iterable[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

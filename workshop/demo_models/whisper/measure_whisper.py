@@ -29,7 +29,7 @@ import soxr
 from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from overtone.data_prep.segmentation import vad
 from overtone.data_prep.transcription import demo_whisper, whisper_engine
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import grammar, make_corpus
 from workshop.demo_models.corpus.make_sample_recordings import RECORDINGS
@@ -166,4 +166,4 @@ def _summarize_log_probabilities(values: list[float | None]) -> dict[str, float]
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

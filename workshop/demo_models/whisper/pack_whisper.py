@@ -15,7 +15,7 @@ from typing import Any
 
 from overtone.data_prep.transcription import demo_whisper, whisper_engine
 from overtone.data_prep.transcription.demo_whisper import DemoWhisperDescription
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import grammar, make_corpus
@@ -116,4 +116,4 @@ def write_card(about: DemoWhisperDescription) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -32,7 +32,7 @@ from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import get_tokenizer
 
 from overtone.data_prep.transcription import demo_whisper, whisper_engine
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import make_corpus
 from workshop.demo_models.resumable_training import Schedule, train_parameters
@@ -250,4 +250,4 @@ def load_tokenizer() -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from overtone.finetune.modeling.fake_weights import drop_storage
+from overtone.finetune.modeling.fake_tensor_weights import drop_storage
 
 
 def test_weights_lose_their_storage_and_keep_all_else() -> None:

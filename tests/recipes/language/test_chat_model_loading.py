@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.chat_recipe`: a recipe with no options of its own gets model, tokenizer and state from it."""
+"""Tests of `overtone.recipes.language.chat_model_loading`: a recipe with no options of its own gets model, tokenizer and state from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
+from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.language.options import ChatOptions
 from overtone.recipes.language.state import ChatState

@@ -16,8 +16,8 @@ from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.ddp_replication import ALIGNED
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.planning.memory import GIB, Memory
-from overtone.finetune.training import memory_report
-from overtone.finetune.training.memory_report import Used, compare_with_plan, suggest_remedies
+from overtone.finetune.training import peak_memory_report
+from overtone.finetune.training.peak_memory_report import Used, compare_with_plan, suggest_remedies
 from overtone.finetune.training.start_and_end_messages import describe_start
 from overtone.finetune.training.step import make_loader
 from tests.finetune import tiny
@@ -26,10 +26,10 @@ PLANNED = Memory(0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, 
 
 
 def test_the_memory_is_compared_with_the_card_by_terms() -> None:
-    text = memory_report.compare_with_card(PLANNED, 80 * GIB, "NVIDIA H100")
+    text = peak_memory_report.compare_with_card(PLANNED, 80 * GIB, "NVIDIA H100")
     terms = "optimizer 8.0, masters (fp32) 4.0, gradients (fp32) 4.0, activations 3.0, gathered weights 2.0, overhead (est.) 1.0, loss 1.0"
     assert text == f"estimated peak 23.0 of 80.0 GiB of a NVIDIA H100 ({terms})"
-    assert "will probably NOT FIT" in memory_report.compare_with_card(PLANNED, 20 * GIB, "NVIDIA A4000")
+    assert "will probably NOT FIT" in peak_memory_report.compare_with_card(PLANNED, 20 * GIB, "NVIDIA A4000")
 
 
 def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: p
     def broken(*_: Any) -> Memory:
         raise KeyError("shape")
 
-    monkeypatch.setattr(memory_report, "plan_memory", broken)
+    monkeypatch.setattr(peak_memory_report, "plan_memory", broken)
     assert "  memory    no estimate (KeyError: 'shape')" in describe_start(training, progress)
 
 
@@ -121,14 +121,14 @@ def test_lasting_memory_is_counted_from_the_tensors(tmp_path: Path, world: World
     without = 12 * sum(sizes) + 4 * len(sizes)
     gradients = 4 * (sum(sizes) if precision == "fp32" else sum(-(-size // ALIGNED) * ALIGNED for size in sizes) + len(sizes))
     if strategy == "zero1":
-        assert memory_report.count_lasting_bytes(training) == without
+        assert peak_memory_report.count_lasting_bytes(training) == without
         return
-    assert memory_report.count_lasting_bytes(training) == without + gradients
+    assert peak_memory_report.count_lasting_bytes(training) == without + gradients
     with closing(make_loader(training, training.rows)) as loader:
         batch = loader.batch(MicroBatch((0, 1), 0, 0))
     for last in (False, True):
         sharding.prepare_backward(training.model, "ddp", last)
         loss = torch.stack([term.sum for term in training.recipe.loss(training.model, batch).values()]).sum()
-        assert memory_report.count_lasting_bytes(training) == without + (0 if precision == "fp32" and not last else gradients)
+        assert peak_memory_report.count_lasting_bytes(training) == without + (0 if precision == "fp32" and not last else gradients)
         loss.backward()
-        assert memory_report.count_lasting_bytes(training) == without + gradients
+        assert peak_memory_report.count_lasting_bytes(training) == without + gradients
