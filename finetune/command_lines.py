@@ -57,12 +57,8 @@ def launch_command(config_file: object, launcher: Sequence[object], arguments: S
 
 def training_script() -> list[str]:
     """Return what accelerate starts: train.py of a clone by its path, the module of an installed copy."""
-    return ["-m", "overtone.finetune.train"] if is_installed() else [str(shorten_path(PACKAGE / "train.py"))]
-
-
-def is_installed() -> bool:
-    """Return whether the package was installed from a wheel: a clone has `overtone/` beside `finetune/`."""
-    return not (PACKAGE.parent / "overtone").is_dir()
+    is_clone = (PACKAGE.parent / "overtone").is_dir()
+    return [str(shorten_path(PACKAGE / "train.py"))] if is_clone else ["-m", "overtone.finetune.train"]
 
 
 def launch_file(name: str) -> Path:

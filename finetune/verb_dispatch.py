@@ -22,7 +22,10 @@ def dispatch_verb(
     """
     verbs = flatten_groups(groups)
     if not argv or argv[0] in ("-h", "--help"):
-        print_line(f"usage: {program} VERB …\n\n{_format_groups(groups)}")
+        print_line(f"usage: {program} VERB …")
+        width = max(map(len, verbs))
+        for heading, group in groups.items():
+            print_line("\n".join(["", heading, *(f"  {verb:<{width}}  {text}" for verb, text in group.items())]))
         print_line(f"\n`{program} VERB --help` describes a verb, `{program} --version` prints the version.")
         return 0
     if argv[0] == "--version":
@@ -39,9 +42,3 @@ def dispatch_verb(
 def flatten_groups(groups: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Verb → description, of all groups."""
     return {verb: text for group in groups.values() for verb, text in group.items()}
-
-
-def _format_groups(groups: Mapping[str, Mapping[str, str]]) -> str:
-    width = max(map(len, flatten_groups(groups)))
-    blocks = ([heading, *(f"  {verb:<{width}}  {text}" for verb, text in group.items())] for heading, group in groups.items())
-    return "\n\n".join(map("\n".join, blocks))

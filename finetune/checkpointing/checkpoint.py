@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -339,7 +339,7 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         before, after = describe_base(was, digests), describe_base(now, digests)
         return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
     if key == "experts":
-        before, after = (describe_experts(each) for each in (was, now))
+        before, after = (f"{len(each)} ({each[0]['name']}, …)" if each else "none" for each in (was, now))
         return f"adapters of experts that are one parameter were {before}, now {after} (use the transformers version of the start)"
     if key == "base_distance":
         before, after = ("set" if each else "0" for each in (was, now))
@@ -348,11 +348,6 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
     return f"{key} was {was}, now {now}"
-
-
-def describe_experts(adapted: Sequence[Mapping[str, JsonValue]]) -> str:
-    """Return how many parameters of experts have adapters, and the first of them."""
-    return f"{len(adapted)} ({adapted[0]['name']}, …)" if adapted else "none"
 
 
 def describe_mixture(data: dict[str, Any]) -> str:

@@ -70,7 +70,9 @@ def main(argv: list[str]) -> int:
         [(str(one.folder), one.recipe, one.form, one.source, describe_bytes(one.bytes)) for one in exports],
     )
     if not given:
-        print_recipes()
+        from overtone.finetune.recipe import built_in_recipes
+
+        print_line(f"recipes: {', '.join(built_in_recipes())}   (`overtone cp RECIPE` copies one to change it)")
     return 0
 
 
@@ -125,9 +127,3 @@ def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...
     for row in cells:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print_line()
-
-
-def print_recipes() -> None:
-    from overtone.finetune.recipe import built_in_recipes
-
-    print_line(f"recipes: {', '.join(built_in_recipes())}   (`overtone cp RECIPE` copies one to change it)")

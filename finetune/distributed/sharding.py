@@ -158,17 +158,13 @@ def find_units(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn
     inside = {id(module) for whole in (*found, *adapted) for module in whole.modules()}
     smallest = max((_size(block) for block in found), default=0)
     layers = [module for module in model.modules() if id(module) not in inside and not any(module.children())]
-    own = [layer for layer in layers if _size(layer) >= smallest and _is_called(layer) and not is_tied(layer, model)]
+    called = [layer for layer in layers if type(layer).forward is not nn.Module.forward]  # hooks cannot gather a list of parameters
+    own = [layer for layer in called if _size(layer) >= smallest and not is_tied(layer, model)]
     return [*found, *(layer for layer in own if layer is not model)]
 
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _is_called(layer: nn.Module) -> bool:
-    """Return whether a layer has a forward. A list of parameters has none, so hooks could not gather it."""
-    return type(layer).forward is not nn.Module.forward
 
 
 def is_tied(layer: nn.Module, model: nn.Module) -> bool:

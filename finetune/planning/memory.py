@@ -9,7 +9,6 @@ finetune/planning/activation_memory.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -199,7 +198,12 @@ def outline_model(
         units=tuple(Unit(tuple(members[number])) for number in range(len(modules))),
         blocks=len(list(tensor_parallel.blocks_of(model, blocks))),
         hidden=next((m.in_features for b in tensor_parallel.blocks_of(model, blocks) for m in b.modules() if isinstance(m, nn.Linear)), 0),
-        late=sum(p.numel() for p in _find_embeddings(model) if id(p) not in owner and p.requires_grad),
+        late=sum(
+            module.weight.numel()
+            for module in model.modules()
+            if isinstance(module, nn.Embedding) and id(module.weight) not in owner and module.weight.requires_grad
+            if not sharding.is_tied(module, model)  # a tied one already gets a gradient from the head
+        ),
     )
 
 
@@ -221,11 +225,6 @@ def _find_divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: 
                 if dimension is not None:
                     found[id(parameter)] = dimension
     return found
-
-
-def _find_embeddings(model: nn.Module) -> Iterable[torch.Tensor]:
-    """Weights of embeddings that are not tied: a tied one already gets a gradient from the head."""
-    return (module.weight for module in model.modules() if isinstance(module, nn.Embedding) and not sharding.is_tied(module, model))
 
 
 def shard_size(weight: ParameterOutline, arrangement: Arrangement) -> int:

@@ -125,13 +125,10 @@ def _enter(outer: int, place: Path, path: Path, create: bool) -> int:
         return os.open(place.name, FOLDER | os.O_NOFOLLOW, dir_fd=outer)
     except OSError as error:
         shown = place if path.is_absolute() else Path(os.path.relpath(place))
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(outer, place.name):
+        could_be_link = error.errno in (errno.ENOTDIR, errno.ELOOP)
+        if could_be_link and stat.S_ISLNK(os.stat(place.name, dir_fd=outer, follow_symlinks=False).st_mode):
             raise _linked(shown, dir_fd=outer) from None
         raise _with_path(error, place) from error
-
-
-def _is_link(folder: int, name: str) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
 def _linked(link: Path, dir_fd: int | None = None) -> UserError:

@@ -288,7 +288,8 @@ class Sampler:
         try:
             answers, found = child.answers()
             pairs = [*zip(self._config.sample.prompts, answers, strict=True)]
-            sounds = save_media(self._config.run.dir, child.step, answers)
+            folder = self._config.run.dir / "samples" / f"step-{child.step:08d}"
+            sounds = [_save_media(folder / str(number), answer) for number, answer in enumerate(answers, 1)]
             self._events.answers(child.step, pairs, sounds)
             if found.metrics or self._plan.decides:
                 self._record(child, found, pairs)
@@ -332,12 +333,8 @@ class Sampler:
                 sample_measurement_records.write_measurement(self._config.run.dir, one, {})
 
 
-def save_media(run_dir: Path, step: int, answers: Sequence[Answer]) -> list[Path | None]:
-    """Write audio and pictures into `samples/step-…/` of the run; returns the path of each answer's audio, None for text alone."""
-    return [_save_one(run_dir / "samples" / f"step-{step:08d}" / str(number), answer) for number, answer in enumerate(answers, 1)]
-
-
-def _save_one(place: Path, answer: Answer) -> Path | None:
+def _save_media(place: Path, answer: Answer) -> Path | None:
+    """Write audio and picture of an answer to `place` with their endings; returns the path of the audio, None for text alone."""
     for kind, data in zip(KINDS, (answer.sound, answer.picture), strict=True):
         if data:
             files.make_folder(place.parent)

@@ -51,11 +51,11 @@ def plan_memory(config: Config, recipe: Recipe, world: World) -> Memory:
     return estimate_memory(foreseen.outline, arrangement, work.activations(work.recomputing, split.tensor), work.compute)
 
 
-def describe_memory(config: Config, recipe: Recipe, world: World) -> str:
-    """The estimated peak of this process's GPU by terms, compared with its memory. A failed estimate stops nothing."""
-    card = torch.cuda.get_device_properties(world.device)
+def describe_memory(training: Training) -> str:
+    """Compare the estimated peak of this process's GPU, by terms, with its memory. A failed estimate stops nothing."""
+    card = torch.cuda.get_device_properties(training.world.device)
     try:
-        planned = plan_memory(config, recipe, world)
+        planned = plan_memory(training.config, training.recipe, training.world)
     except Exception as error:  # only an estimate: the run may fit
         return f"no estimate ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     return compare_with_card(planned, card.total_memory, card.name)

@@ -128,7 +128,9 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
         settings = tracker_settings(config.model_dump(mode="json"))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, settings, notify, recipe.unit)
-        report_killed_launch(claims[0], events, progress.step)
+        if (killed := claims[0].killed) is not None:
+            events.say(f"warning: {killed}")
+            events.note("killed", progress.step, account=killed)
         report_start(training, progress, events)
         if world.is_main:
             events.say("\n".join(describe_start(training, progress)))
@@ -211,13 +213,6 @@ def warn_of_idle_gpus(world: World) -> None:
             if world.size == 1 and arguments is not None and not any(word.partition("=")[0] == "--launch" for word in arguments):
                 command = command_lines.overtone_command("train", "--launch", "fsdp2", *arguments)
                 print_diagnostic(f"  to use all of them: {command}")
-
-
-def report_killed_launch(claim: FolderClaim, events: Events, step: int) -> None:
-    """Log how the launch before this one ended, if it left no exit record."""
-    if claim.killed is not None:
-        events.say(f"warning: {claim.killed}")
-        events.note("killed", step, account=claim.killed)
 
 
 def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dict[str, JsonValue]) -> None:

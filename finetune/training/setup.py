@@ -25,7 +25,7 @@ from overtone.finetune.data.dataset_opening import DataOpener
 from overtone.finetune.data.index_building import discard_other_indexes
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.data.row_measurement import LengthLimit
-from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
+from overtone.finetune.data.run_sizes import settle_sizes
 from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
 from overtone.finetune.errors import UserError, format_count
@@ -78,7 +78,9 @@ def build(
     rows, val = open_data(config, local.data, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config.model, config.train, config.run.dir))
     newest = find_newest(config.run.dir, config.checkpoint.copy_to, world)
-    sizes = choose_sizes(config, rows, recipe.unit, newest)
+    started = None if newest is None else Order.of_json(checkpoint.read_state(newest)["order"])
+    count = partial(batching.count_steps, lengths=rows.lengths, epochs=config.train.epochs)
+    sizes = settle_sizes(config, len(rows), int(rows.lengths.sum()), recipe.unit, count, started)
     config, order, total = sizes.config, sizes.order, sizes.total
     compiled = decide_compilation(config.train.compile, config.model, loaded, world, total * order.step_tokens)
     largest = max(order.micro_tokens, int(rows.lengths.max()))
@@ -231,13 +233,6 @@ def open_data(
     paths = map(on_disk, (*local.training_files(), *local.validation_files()))
     run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
-
-
-def choose_sizes(config: Config, rows: Rows | MixedRows, unit: str, newest: Path | None) -> RunSizes:
-    """The sizes of the run. `newest`: the checkpoint that it resumes from."""
-    started = None if newest is None else Order.of_json(checkpoint.read_state(newest)["order"])
-    count = partial(batching.count_steps, lengths=rows.lengths, epochs=config.train.epochs)
-    return settle_sizes(config, len(rows), int(rows.lengths.sum()), unit, count, started)
 
 
 def choose_trained_with_room(loaded: Loaded, recipe: Recipe, model: Model, train: Train, run_dir: Path) -> None:

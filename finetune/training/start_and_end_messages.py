@@ -36,7 +36,7 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     if training.world.device.type == "cuda":
         from overtone.finetune.training.peak_memory_report import describe_memory  # here, since it imports the planner
 
-        yield f"  memory    {describe_memory(config, training.recipe, training.world)}"
+        yield f"  memory    {describe_memory(training)}"
     size = disk_space.checkpoint_bytes_of(training.model, train.optimizer, training.loaded.blocks)
     yield (
         f"  saved in  {folder}: {describe_interval(config.checkpoint.every)} and after the last, {format_size(size)} each; "

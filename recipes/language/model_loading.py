@@ -48,7 +48,7 @@ def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
     loss_head = choose_loss_head(config.options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
     attention, model, remarks = build_checked(config, base, loss_head)
-    varies = explain_recompilation(attention.name, config, model.config)
+    varies = explain_recompilation(attention.name, config.data.packing, model.config)
     stock = build_stock(base)
     layouts = find_layouts(stock, base)
     frozen = {name for name, parameter in stock.named_parameters() if not parameter.requires_grad}  # as a bias that only chooses experts

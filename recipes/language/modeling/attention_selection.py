@@ -42,7 +42,7 @@ def choose_attention(config: Config[LanguageOptionsT], model_config: PretrainedC
     obstacle, chunk = find_varlen_obstacle(model_config), find_chunk(model_config)
     if obstacle is None and chunk and config.train.compile is True and config.data.packing:
         obstacle = "train.compile needs rows of one shape, and samples in chunks (attention_chunk_size) do not make them"
-    if obstacle is None and has_kernel(config, model_config):
+    if obstacle is None and config.train.precision == "bf16" and varlen_attention.has_kernel(model_config.get_text_config()):
         varlen_attention.register()
         return AttentionChoice(varlen_attention.KERNEL, "attention: varlen, the samples of a packed row separately, in one kernel of torch")
     # After the kernel: with flash_attention_2, transformers looks for packed samples in each layer, and the host waits for the GPU.
@@ -129,12 +129,7 @@ def find_varlen_obstacle(model_config: PretrainedConfig) -> str | None:
     return find_sdpa_obstacle(model_config)
 
 
-def has_kernel(config: Config, model_config: PretrainedConfig) -> bool:
-    """Return whether torch's varlen kernel can train this model here."""
-    return config.train.precision == "bf16" and varlen_attention.has_kernel(model_config.get_text_config())
-
-
-def explain_recompilation(name: str, config: Config, model_config: PretrainedConfig) -> str | None:
+def explain_recompilation(name: str, packing: bool, model_config: PretrainedConfig) -> str | None:
     """Return why blocks with this attention would be recompiled again and again; None if they would not. `model_config`: of a model that
     was built, which has chosen how to compute experts."""
     text, kind = model_config.get_text_config(), model_class(model_config)
@@ -142,11 +137,11 @@ def explain_recompilation(name: str, config: Config, model_config: PretrainedCon
     grouped = getattr(text, "_experts_implementation", None) == "grouped_mm" and kind._can_set_experts_implementation()
     if any(getattr(text, key, None) for key in EXPERT_COUNTS) and not grouped:
         return "its experts are computed in a loop, and the number of positions of each one differs from batch to batch"
-    if config.data.packing and name == varlen_attention.LOOP:
+    if packing and name == varlen_attention.LOOP:
         return "the samples of a packed row are computed in a loop, and their lengths differ"
-    if config.data.packing and name == varlen_attention.KERNEL and find_chunk(model_config):
+    if packing and name == varlen_attention.KERNEL and find_chunk(model_config):
         return "samples in chunks (attention_chunk_size) do not make rows of one shape"
-    return "flash_attention_2 looks for packed samples in each layer" if config.data.packing and name == "flash_attention_2" else None
+    return "flash_attention_2 looks for packed samples in each layer" if packing and name == "flash_attention_2" else None
 
 
 def model_class(model_config: PretrainedConfig) -> Any:

@@ -17,7 +17,7 @@ from overtone.recipes.language.modeling import varlen_attention
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from overtone.finetune.config import Config
+    from overtone.finetune.config import Config, Train
     from overtone.finetune.recipe import Batch, Loaded, Sample
     from overtone.recipes.language.options import LanguageOptionsT
 
@@ -34,40 +34,40 @@ def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOpti
     Raises `UserError`. Collective: call on every rank.
     """
     vocabulary = int(loaded.model.vocabulary)  # type: ignore[arg-type]
-    _check_attention(model, _make_sample(16, 13, vocabulary), loaded, config)
+    attention, precision = config.options.attention, config.train.precision
+    _check_attention(model, _make_sample(16, 13, vocabulary), loaded.model.config, attention, config.train)
     first, second = _make_sample(7, 3, vocabulary), _make_sample(9, 5, vocabulary)
     alone = _summed_nll(model, collation.collate([first])) + _summed_nll(model, collation.collate([second]))
-    _check_equal("padded", alone, _summed_nll(model, collation.collate([first, second])), config)
+    _check_equal("padded", alone, _summed_nll(model, collation.collate([first, second])), attention, precision)
     if config.data.packing:
-        _check_equal("packed", alone, _summed_nll(model, collation.pack([first, second])), config)
-        _check_isolation(model, second, vocabulary, config)
+        _check_equal("packed", alone, _summed_nll(model, collation.pack([first, second])), attention, precision)
+        _check_isolation(model, second, vocabulary, attention, precision)
 
 
-def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[LanguageOptionsT]) -> None:
+def _check_attention(model: nn.Module, sample: Sample, model_config: PretrainedConfig, attention: str, train: Train) -> None:
     """Raises `UserError` unless varlen attention computes the same as the model's own with a mask. The mask's rule is also compared for
-    rows of `micro_tokens` positions, which are too long for a trial."""
-    model_config: PretrainedConfig = loaded.model.config
+    rows of `train.micro_tokens` positions, which are too long for a trial."""
     if model_config._attn_implementation not in (varlen_attention.LOOP, varlen_attention.KERNEL):
         return
     with varlen_attention.masked_sdpa(model_config):
         expected = _summed_nll(model, collation.collate([sample]))
-    with varlen_attention.compare_rule(config.train.micro_tokens):
+    with varlen_attention.compare_rule(train.micro_tokens):
         found = _summed_nll(model, collation.collate([sample]))
-    if _differ(expected, found, config):
+    if _differ(expected, found, train.precision):
         raise UserError(
             f"this model's loss of one sample is {expected:.6g} nats by sdpa with a mask and {found:.6g} by varlen, so it would be trained "
-            f"with another attention than its own, with options.attention: {config.options.attention}; use sdpa or eager"
+            f"with another attention than its own, with options.attention: {attention}; use sdpa or eager"
         )
 
 
-def _check_isolation(model: nn.Module, sample: Sample, vocabulary: int, config: Config[LanguageOptionsT]) -> None:
+def _check_isolation(model: nn.Module, sample: Sample, vocabulary: int, attention: str, precision: str) -> None:
     """Raises `UserError` if a sample's loss depends on which sample of the same length is packed before it, by more than rounding."""
     others = (_make_sample(7, start, vocabulary, learned=False) for start in (3, 11, 19))
     found = sorted(_summed_nll(model, collation.pack([other, sample])) for other in others)
-    if not found[-1] - found[0] <= ROUNDING[config.train.precision] * abs(found[0]):
+    if not found[-1] - found[0] <= ROUNDING[precision] * abs(found[0]):
         raise UserError(
             f"packed samples attend to each other in this model ({' and '.join(f'{each:.9g}' for each in found)} nats for the same "
-            f"sample after different others), with options.attention: {config.options.attention}; train with data.packing: false"
+            f"sample after different others), with options.attention: {attention}; train with data.packing: false"
         )
 
 
@@ -83,14 +83,14 @@ def _summed_nll(model: nn.Module, batch: Batch) -> float:
     return float(nll)
 
 
-def _check_equal(how: str, alone: float, together: float, config: Config[LanguageOptionsT]) -> None:
-    if _differ(alone, together, config):
+def _check_equal(how: str, alone: float, together: float, attention: str, precision: str) -> None:
+    if _differ(alone, together, precision):
         raise UserError(
             f"this model's loss of two samples is {alone:.6g} nats if each is alone and {together:.6g} if they are {how}, so positions "
-            f"would be wrong or samples would attend to each other, with options.attention: {config.options.attention}; "
+            f"would be wrong or samples would attend to each other, with options.attention: {attention}; "
             "try options.attention: sdpa or eager, or data.packing: false"
         )
 
 
-def _differ(expected: float, found: float, config: Config[LanguageOptionsT]) -> bool:
-    return abs(found - expected) > TOLERANCE[config.train.precision] * abs(expected)
+def _differ(expected: float, found: float, precision: str) -> bool:
+    return abs(found - expected) > TOLERANCE[precision] * abs(expected)
