@@ -57,12 +57,12 @@ class RemoteAddress(str):
         return RemoteAddress(f"{scheme}{place.rstrip('/').rpartition('/')[0]}{rest}")
 
     def child(self, name: str) -> RemoteAddress:
-        """The address of a file in this folder, with the same secrets."""
+        """Return the address of a file in this folder, with the same secrets."""
         scheme, place, rest = self._split()
         return RemoteAddress(f"{scheme}{place.rstrip('/')}/{name}{rest}" if place else f"{scheme}{name}{rest}")
 
     def hide_in(self, text: object) -> str:
-        """A text, such as the error of a client, without the secrets of this address and of others."""
+        """Return a text, such as the error of a client, without the secrets of this address and of others."""
         plain = str(text).replace(self.with_secrets, self)
         for link in CHAIN.split(self.with_secrets):
             found = LINK.fullmatch(link)
@@ -94,19 +94,19 @@ def looks_like_url(place: object) -> bool:
 
 
 def hide_address(address: str) -> str:
-    """A whole address without its secrets. What was hidden is `***`."""
+    """Return a whole address without its secrets. What was hidden is `***`."""
     return "::".join(map(_hide_link, CHAIN.split(address)))
 
 
 def hide_secrets(text: str) -> str:
-    """A text without the secrets of the addresses in it."""
+    """Return a text without the secrets of the addresses in it."""
     if ":/" in text:
         text = QUOTED.sub(lambda found: _hide_quoted(found[0]), text)
     return PARAMETER.sub(rf"\1{HIDDEN}", text) if "=" in text else text
 
 
 def hide_word(word: str) -> str:
-    """A word of a command line without the secrets of an address that is its value: `--data.train=URL`, or a URL, which may contain
+    """Return a word of a command line without the secrets of an address that is its value: `--data.train=URL`, or a URL, which may contain
     spaces and quotes."""
     flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     return f"{flag}{equals}{hide_address(value)}" if is_url(value) else hide_secrets(word)

@@ -27,7 +27,7 @@ def join_words(words: Iterable[object]) -> str:
 
 
 def overtone_command(verb: str, *words: object) -> str:
-    """A command line of a verb."""
+    """Return a command line of a verb."""
     return join_words([*_find_program(), verb, *words])
 
 
@@ -40,18 +40,19 @@ def _find_program() -> list[str]:
 
 
 def export_command(run_dir: Path, recipe_arguments: Sequence[str], step: int | None = None) -> str:
-    """The command that exports a run: its newest checkpoint, or that of a step. `recipe_arguments`: as in `overtone.finetune.recipe`."""
+    """Return the command that exports a run: its newest checkpoint, or that of a step. `recipe_arguments`: as in
+    `overtone.finetune.recipe`."""
     chosen = [] if step is None else ["--step", step]
     return overtone_command("export", run_dir, *chosen, "--to", exported_folder(run_dir), *recipe_arguments)
 
 
 def exported_folder(run_dir: Path) -> Path:
-    """The folder that printed commands export a run to."""
+    """Return the folder that printed commands export a run to."""
     return Path("exports") / run_dir.name
 
 
 def launch_command(config_file: object, launcher: Sequence[object], arguments: Sequence[object]) -> str:
-    """The command that trains on several processes. `launcher`: flags of accelerate. `arguments`: those of the training."""
+    """Return the command that trains on several processes. `launcher`: flags of accelerate. `arguments`: those of the training."""
     return join_words(["accelerate", "launch", "--config_file", config_file, *launcher, *training_script(), *arguments])
 
 
@@ -62,23 +63,23 @@ def training_script() -> list[str]:
 
 
 def launch_file(name: str) -> Path:
-    """Path of a shipped launch file, relative to the current folder if it is below."""
+    """Return the path of a shipped launch file, relative to the current folder if it is below."""
     return shorten_path(configs_folder() / name)
 
 
 def configs_folder() -> Path:
-    """Folder of the launch files."""
+    """Return the folder of the launch files."""
     return PACKAGE.parent / "configs"
 
 
 def shorten_path(path: Path) -> Path:
-    """The path relative to the current folder if it is below, otherwise absolute."""
+    """Return the path relative to the current folder if it is below, otherwise absolute."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def find_own_command() -> str | None:
-    """The command that started this training, with its launcher; None if it was not started from a command line."""
+    """Return the command that started this training, with its launcher; None if it was not started from a command line."""
     for words in (_words_of_parent(), sys.orig_argv):
         if _find_arguments(words) is not None:
             return join_words(_without_interpreter(words))
@@ -86,7 +87,7 @@ def find_own_command() -> str | None:
 
 
 def find_own_arguments() -> list[str] | None:
-    """The arguments of this training, without what started it; None if it was not started from a command line."""
+    """Return the arguments of this training, without what started it; None if it was not started from a command line."""
     return _find_arguments(sys.orig_argv)
 
 

@@ -108,7 +108,7 @@ def _best_by(value: str) -> str:
 
 
 def list_of_one(value: object) -> object:
-    """A value before validation, with a single text as a list of it."""
+    """Return a value before validation, with a single text as a list of it."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -213,13 +213,13 @@ class Data(Section):
         return single or tuple(file.path for file in self.mix)
 
     def validation_files(self) -> tuple[Path | RemoteAddress, ...]:
-        """The file or files of `val`; none without validation data."""
+        """Return the file or files of `val`; none without validation data."""
         if self.val is None:
             return ()
         return self.val if isinstance(self.val, tuple) else (self.val,)
 
     def name_training_data(self) -> str:
-        """The training files, for messages."""
+        """Return the training files, for messages."""
         return ", ".join(map(str, self.training_files()))
 
 
@@ -407,7 +407,8 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
 def read_sources(
     files: Iterable[Path], overrides: Iterable[tuple[str, str]], settings: Mapping[str, object] = MappingProxyType({})
 ) -> list[ConfigSource]:
-    """All config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises `UserError`.
+    """Return all config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises
+    `UserError`.
 
     `settings`: of a program, as for `parse_settings`."""
     sources: list[ConfigSource] = []
@@ -428,14 +429,14 @@ def expand_lora_switch(source: ConfigSource) -> None:
 
 
 def choose_sources(sources: list[ConfigSource]) -> list[ConfigSource]:
-    """The sources without the `lora:` sections of files, unless the other sources set `model.lora`."""
+    """Return the sources without the `lora:` sections of files, unless the other sources set `model.lora`."""
     plain = [source for source in sources if not source.overlay]
     model = _merge_all(plain).values.get("model")
     return sources if isinstance(model, dict) and model.get("lora") is not None else plain
 
 
 def describe_overlay(sources: list[ConfigSource]) -> list[str]:
-    """One line for each value that comes from a `lora:` section: the key, the value, and the file and line."""
+    """Return one line for each value that comes from a `lora:` section: the key, the value, and the file and line."""
     chosen = choose_sources(sources)
     owners = {key: source for source in chosen for key in flatten(source.values)}
     return [
@@ -475,14 +476,14 @@ def require_number(value: int | str) -> int:
 
 
 def on_disk(path: Path | RemoteAddress | None) -> Path | None:
-    """The path of a local data file. Raises `UserError` for a URL, which only training downloads."""
+    """Return the path of a local data file. Raises `UserError` for a URL, which only training downloads."""
     if isinstance(path, RemoteAddress):
         raise UserError(f"{path} is a URL, and only training downloads it; download the file yourself and give its path")
     return path
 
 
 def dump(config: Config) -> str:
-    """The resolved config as YAML that is itself a valid `--config`."""
+    """Return the resolved config as YAML that is itself a valid `--config`."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
@@ -498,8 +499,8 @@ def _build_config_class(options: type[BaseModel]) -> type[Config[Any]]:
 
 
 def help_text(options: type[BaseModel] | None, own: Mapping[str, JsonValue]) -> str:
-    """One line for each config key, by section, including those of the recipe's `options` if given. `own`: the recipe's config.yaml, as
-    dotted keys with values, which replace the defaults."""
+    """Return one line for each config key, by section, including those of the recipe's `options` if given. `own`: the recipe's config.yaml,
+    as dotted keys with values, which replace the defaults."""
     model = Config if options is None else make_config_class(options)
     lines = [
         "  --recipe NAME              name of a folder under recipes/, or a path",

@@ -12,7 +12,7 @@ from overtone.finetune.config_key_descriptions import fields, section_of
 
 
 def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:
-    """A validation error as one sentence: file and line, the key, and the expected value or the nearest valid key."""
+    """Return a validation error as one sentence: file and line, the key, and the expected value or the nearest valid key."""
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     inner = (origins[known] for known in origins if known.startswith(f"{key}."))

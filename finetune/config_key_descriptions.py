@@ -22,7 +22,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
-    """The config section that a key of this type holds; None for a plain value."""
+    """Return the config section that a key of this type holds; None for a plain value."""
     if get_origin(annotation) is tuple:  # a list of sections is one key
         return None
     candidates = [annotation, *get_args(annotation)]

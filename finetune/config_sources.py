@@ -150,7 +150,7 @@ def read_config_file(path: Path) -> ConfigSource:
 
 
 def split_section(source: ConfigSource, section: str) -> list[ConfigSource]:
-    """A file without one of its top-level sections, and that section, if it is there, as an overlay whose keys are those of a file.
+    """Return a file without one of its top-level sections, and that section, if it is there, as an overlay whose keys are those of a file.
 
     Raises `UserError` if the section is not a mapping."""
     if section not in source.values:
@@ -232,8 +232,8 @@ def parse_overrides(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
 
 
 def parse_settings(settings: Mapping[str, object]) -> list[ConfigSource]:
-    """A config source for each of the settings of a program, which are dotted keys with values: `{"train.lr": 5e-6, "model.lora": {"rank":
-    8}}`. Paths and numbers of numpy become plain values. Raises `UserError` for a value that no config file could hold."""
+    """Return a config source for each of the settings of a program, which are dotted keys with values: `{"train.lr": 5e-6, "model.lora":
+    {"rank": 8}}`. Paths and numbers of numpy become plain values. Raises `UserError` for a value that no config file could hold."""
     sources = []
     for key, given in settings.items():
         place = f"settings[{key!r}]"
@@ -273,7 +273,7 @@ def _make_plain(value: object, place: str, depth: int) -> JsonValue:
 
 
 def format_settings(settings: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Settings of a program as overrides on a command line, with YAML as values."""
+    """Return the settings of a program as overrides on a command line, with YAML as values."""
     texts = {
         key: yaml.dump(_make_plain(value, key, 0), Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))
         for key, value in settings.items()

@@ -77,6 +77,6 @@ def _has_lost_reader() -> bool:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: `1 row`, `3,789 rows`, `2 batches`."""
+    """Return a number with its noun: `1 row`, `3,789 rows`, `2 batches`."""
     plural = "es" if noun.endswith(("tch", "s", "x")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -77,7 +77,7 @@ def explain_deepspeed(file: object) -> str:
 
 
 def find_launch_file(name: str) -> Path:
-    """A launch file by its path, or the name of a shipped one, with .yaml or without. Raises `UserError`."""
+    """Return a launch file by its path, or the name of a shipped one, with .yaml or without. Raises `UserError`."""
     folder = command_lines.configs_folder()
     for path in (Path(name), folder / name, folder / f"{name}.yaml"):
         if path.is_file():

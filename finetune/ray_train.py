@@ -83,7 +83,7 @@ def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
 
 
 def parse_workers(text: str | None) -> tuple[int, int]:
-    """The fewest and the most workers: `8` or `2:8`."""
+    """Return the fewest and the most workers: `8` or `2:8`."""
     found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text or "")
     if found is None or not 1 <= int(found[1]) <= int(found[2] or found[1]):
         raise UserError(f"--num-workers {text}: expected a number (8) or a range (2:8), which takes as many workers as the cluster has")

@@ -79,13 +79,13 @@ def print_coloured(text: str) -> None:
 
 
 def make_safe(text: str) -> str:
-    """The text without secrets of addresses, and `printable`: for a progress bar, which prints by itself."""
+    """Return the text without secrets of addresses, and `printable`: for a progress bar, which prints by itself."""
     return printable(hide_secrets(text))
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escape sequences, except line breaks and tabs: also C1 controls, lone surrogates, and format
-    characters such as those that reverse the order of a text."""
+    """Return the text with control characters as escape sequences, except line breaks and tabs: also C1 controls, lone surrogates, and
+    format characters such as those that reverse the order of a text."""
     return text if text.isprintable() else "".join(map(_escape, text))
 
 

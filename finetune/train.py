@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 def prepare_training(arguments: Arguments, only_trains: bool) -> tuple[Config, Recipe]:
-    """The checked config, and its recipe. Raises `UserError`.
+    """Return the checked config, and its recipe. Raises `UserError`.
 
     `only_trains`: the process does nothing else, so that its allocator may be set up for training (`cuda_allocator`).
     """
@@ -90,14 +90,14 @@ def print_help(about: str | None, arguments: Arguments) -> None:
 
 
 def check_config(arguments: Arguments) -> Config:
-    """The resolved config, with inputs that exist. Raises `UserError`. Imports no torch, unless a recipe without options.py does."""
+    """Return the resolved config, with inputs that exist. Raises `UserError`. Imports no torch, unless a recipe without options.py does."""
     config = resolve_config(arguments)
     check_inputs(config)
     return config
 
 
 def resolve_config(arguments: Arguments) -> Config:
-    """The config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
+    """Return the config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
     arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
@@ -105,20 +105,20 @@ def resolve_config(arguments: Arguments) -> Config:
 
 
 def find_named_recipe(files: list[Path]) -> str | None:
-    """The built-in recipe that the last of the config files names, as the output of `plan` does. The path of another recipe counts only on
-    the command line: it leads to code, and a config may come from anywhere."""
+    """Return the built-in recipe that the last of the config files names, as the output of `plan` does. The path of another recipe counts
+    only on the command line: it leads to code, and a config may come from anywhere."""
     named = [read_config_file(path).values.get("recipe") for path in files]
     return next((name for name in reversed(named) if name in built_in_recipes()), None)
 
 
 def list_sources(arguments: Arguments) -> list[ConfigSource]:
-    """All sources of the config, the recipe's config.yaml first. Raises `UserError` for one that cannot be read."""
+    """Return all sources of the config, the recipe's config.yaml first. Raises `UserError` for one that cannot be read."""
     assert arguments.recipe is not None  # checked by `resolve_config`
     return read_sources([find_recipe(arguments.recipe) / "config.yaml", *arguments.files], arguments.overrides, arguments.settings)
 
 
 def list_words(arguments: Arguments) -> list[str]:
-    """Arguments as words of a command line."""
+    """Return arguments as words of a command line."""
     assert arguments.recipe is not None  # checked by `resolve_config`
     files = [word for path in arguments.files for word in ("--config", str(path))]
     given = [*arguments.overrides, *format_settings(arguments.settings)]
@@ -133,7 +133,7 @@ def report_overlay(arguments: Arguments) -> None:
 
 
 def load_checked_recipe(config: Config) -> Recipe:
-    """The recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
+    """Return the recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
     recipe = load_recipe(find_recipe(config.recipe))
     generation_during_training.check(config.sample, BestBy.parse(config.checkpoint.best_by), config.recipe, recipe)
     return recipe

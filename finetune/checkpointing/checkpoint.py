@@ -209,13 +209,13 @@ def _explain_disk_errors(folder: Path, step: int, needed: int) -> Iterator[None]
 
 
 def seal(content: Mapping[str, JsonValue]) -> bytes:
-    """A manifest as JSON, with a digest of its own content."""
+    """Return a manifest as JSON, with a digest of its own content."""
     own = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "digest": own}, indent=1).encode()
 
 
 def unseal(data: bytes) -> dict[str, JsonValue]:
-    """The content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
+    """Return the content of a manifest written by `seal`. Raises `ValueError` if any byte differs, including white space."""
     content = parse_json(data)
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, found {shorten_value(content)}")
@@ -240,8 +240,8 @@ def prune(folder: Path, keep: Keep, committed: Path) -> list[Path]:
 
 
 def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: str, run_dir: Path) -> list[str]:
-    """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`; `run_dir`: where the measurements of
-    samples are."""
+    """Return the names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`; `run_dir`: where the
+    measurements of samples are."""
     own = states.get(committed)
     if own is None:  # a remote one may be temporarily unreachable
         return []
@@ -289,13 +289,13 @@ def link_snapshot(committed: Path, folder: Path) -> Path:
 
 
 def step_of(path: Path) -> int:
-    """The optimizer step in a checkpoint folder's name."""
+    """Return the optimizer step in a checkpoint folder's name."""
     return int(path.name.removeprefix("step-"))
 
 
 def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
-    content, and a recipe by the name of its folder."""
+    """Return the keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified
+    by its content, and a recipe by the name of its folder."""
     found = [key for key in SAME_RUN if key not in ("recipe", "data", "base") and was[key] != now[key]]
     if any(was["data"][key] != now["data"][key] for key in ("digest", "rows", "positions")):
         found.insert(0, "data")
@@ -318,7 +318,7 @@ def is_other_base(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def list_changed_files(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Differences between the files of two bases, one phrase per file."""
+    """Return the differences between the files of two bases, one phrase per file."""
     names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
     return [f"{name} {'was added' if name not in was else 'was removed' if name not in now else 'was changed'}" for name in names]
 
@@ -351,7 +351,7 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
 
 
 def describe_mixture(data: dict[str, Any]) -> str:
-    """The training data of a run in a few words."""
+    """Return the training data of a run in a few words."""
     if not data["sources"]:
         return f"one file ({data['digest'][:12]}…)"
     named = (f"{source['name']} ({source['share']})" for source in data["sources"])
@@ -443,7 +443,7 @@ def refuse_newer(path: Path) -> None:
 
 
 def find_newest_valid(run_dir: Path, *, with_moments: bool = True) -> tuple[Path | None, list[str]]:
-    """The newest valid checkpoint, and the problems of those that were skipped. `with_moments`: see `find_problem`.
+    """Return the newest valid checkpoint, and the problems of those that were skipped. `with_moments`: see `find_problem`.
 
     Raises `UserError` if a later version of this program has written checkpoints here.
     """
@@ -458,7 +458,7 @@ def find_newest_valid(run_dir: Path, *, with_moments: bool = True) -> tuple[Path
 
 
 def find(place: Path, step: int | None = None) -> Path:
-    """A checkpoint with verified weights, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
+    """Return a checkpoint with verified weights, given a run folder (the newest valid one, or that of `step`) or a checkpoint folder.
 
     The optimizer's moments are not read: a checkpoint in which they alone are damaged can be exported, and only a resumed run skips it.
     Raises `UserError` with the problem and the checkpoints that exist.

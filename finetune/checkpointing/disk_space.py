@@ -17,7 +17,7 @@ AT_ONCE = 2
 
 
 def checkpoint_bytes(trained: int, state: int) -> int:
-    """Size on disk of a checkpoint with `trained` parameters and `state` bytes of optimizer state."""
+    """Return the size on disk of a checkpoint with `trained` parameters and `state` bytes of optimizer state."""
     return MASTER * trained + state
 
 

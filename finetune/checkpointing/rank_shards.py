@@ -46,7 +46,7 @@ class TensorShard:
 
 
 def select_own_parts(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[str, TensorShard]:
-    """The shards that this rank writes, including its share of tensors that several ranks have."""
+    """Return the shards that this rank writes, including its share of tensors that several ranks have."""
     parts = {}
     for number, (name, tensor) in enumerate(tensors.items()):
         if _writes(tensor, number, rank, size):

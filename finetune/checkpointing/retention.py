@@ -43,7 +43,7 @@ class BestBy(NamedTuple):
         return None if value is None else self.rank(value)
 
     def rank(self, value: float) -> float:
-        """A number that is the larger, the better the value."""
+        """Return a number that is the larger, the better the value."""
         return value if self.highest else -value
 
 
@@ -63,18 +63,19 @@ def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any], best_
 
 
 def choose_best(states: Mapping[str, Mapping[str, Any]], best_by: BestBy) -> str | None:
-    """The checkpoint with the best metric, the first one among equals. `states`: folder name → content of state.json."""
+    """Return the checkpoint with the best metric, the first one among equals. `states`: folder name → content of state.json."""
     scores = {name: score for name, state in states.items() if (score := best_by.score(state)) is not None}
     return min(scores, key=lambda name: (-scores[name], name), default=None)
 
 
 def choose_best_step(values: Mapping[int, float], best_by: BestBy) -> int | None:
-    """The step with the best value of the metric, the first one among equals; None without any. `values`: step → value."""
+    """Return the step with the best value of the metric, the first one among equals; None without any. `values`: step → value."""
     return min(values, key=lambda step: (-best_by.rank(values[step]), step), default=None)
 
 
 def choose_spread(steps: Iterable[int]) -> set[int]:
-    """Steps to keep: the first of each interval of d steps, with d the smallest power of two of which `SPREAD` cover the run so far.
+    """Return the steps to keep: the first of each interval of d steps, with d the smallest power of two of which `SPREAD` cover the run so
+    far.
 
     It needs not know the last step. When d doubles, pairs of intervals become one, and the first step of the pair is one of those that were
     kept. So the result is the same whether earlier ones were pruned at each save, never, or by an interrupted run.

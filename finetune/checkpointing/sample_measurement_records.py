@@ -51,7 +51,7 @@ class Standing(NamedTuple):
 
 
 def folder_of_step(run_dir: Path, step: int) -> Path:
-    """The folder with the samples of a step."""
+    """Return the folder with the samples of a step."""
     return run_dir / FOLDER / f"step-{step:08d}"
 
 
@@ -85,8 +85,8 @@ def discard_later(run_dir: Path, step: int) -> list[int]:
 
 
 def add_measurements(states: Mapping[str, dict[str, Any]], run_dir: Path, settings: str | None) -> dict[str, dict[str, Any]]:
-    """The states (checkpoint name → `state.json`) with the metrics of samples among those of the evaluation, as `sample/NAME`, and with
-    `sample_due` only where they are still missing."""
+    """Return the states (checkpoint name → `state.json`) with the metrics of samples among those of the evaluation, as `sample/NAME`, and
+    with `sample_due` only where they are still missing."""
     measured = {} if settings is None else read_measurements(run_dir, settings)
     return {name: _add_measurement(state, measured.get(state["step"])) for name, state in states.items()}
 

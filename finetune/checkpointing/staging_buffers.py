@@ -111,7 +111,7 @@ class SideStream:
 
 
 def allocate_staging(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
-    """A staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
+    """Return a staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
     own_claim = Claim(machine=platform.node(), wanted=count_bytes(parts), free=free_host_memory())
     claims = [Claim(**claim) for claim in gather_from_ranks(world, own_claim._asdict())]
     problems, own = find_shortages(claims), None
@@ -136,7 +136,7 @@ def allocate_staging(world: World, parts: Mapping[str, TensorShard]) -> tuple[St
 
 
 def find_shortages(claims: Sequence[Claim]) -> list[str]:
-    """A line for each machine without enough free memory for the buffers of its ranks."""
+    """Return a line for each machine without enough free memory for the buffers of its ranks."""
     lines = []
     for machine in dict.fromkeys(claim.machine for claim in claims):
         own = [claim for claim in claims if claim.machine == machine]
@@ -147,7 +147,7 @@ def find_shortages(claims: Sequence[Claim]) -> list[str]:
 
 
 def count_bytes(parts: Mapping[str, TensorShard]) -> int:
-    """Bytes of a staging buffer for one rank's parts."""
+    """Return the bytes of a staging buffer for one rank's parts."""
     return sum(_align(part.value.nbytes) for part in parts.values())
 
 

@@ -61,13 +61,13 @@ def copy(name: str, target: Path | None) -> str:
 
 
 def keep_schema(source: Path) -> str:
-    """The text of a config; where it names its JSON schema relative to its own folder, the path becomes absolute."""
+    """Return the text of a config; where it names its JSON schema relative to its own folder, the path becomes absolute."""
     text = source.read_text(encoding="utf-8")
     return re.sub(r"(?m)^(# yaml-language-server: \$schema=)([\w.-]+)$", lambda line: f"{line[1]}{source.parent / line[2]}", text)
 
 
 def find_file(recipe: str, file: str) -> Path | None:
-    """The config (recipe and file) or launch file that a name means; None if there is none."""
+    """Return the config (recipe and file) or launch file that a name means; None if there is none."""
     if file:
         known = {path.name: path for path in (recipes_folder() / recipe).glob("*.yaml")} if recipe in built_in_recipes() else {}
         return known.get(file)
@@ -103,8 +103,8 @@ def copy_recipe(recipe: Path, target: Path) -> int:
 
 
 def needed_files(recipe: Path) -> set[Path]:
-    """Files of a recipe, relative to its folder: `recipe.py`, `options.py`, `verbs.py` and `speech_registration.py`, which are imported by
-    name, the modules that these import, relatively and at any depth, and every file in their folders that is not a module."""
+    """Return the files of a recipe, relative to its folder: `recipe.py`, `options.py`, `verbs.py` and `speech_registration.py`, which are
+    imported by name, the modules that these import, relatively and at any depth, and every file in their folders that is not a module."""
     modules = set[Path]()
     entry_files = ("__init__.py", "recipe.py", "options.py", "verbs.py", "speech_registration.py")
     pending = [Path(name) for name in entry_files if (recipe / name).is_file()]
@@ -119,7 +119,7 @@ def needed_files(recipe: Path) -> set[Path]:
 
 
 def imported_files(recipe: Path, module: Path) -> Iterator[Path]:
-    """Files of the recipe that a module imports relatively, with the `__init__.py` of their folders."""
+    """Yield the files of the recipe that a module imports relatively, with the `__init__.py` of their folders."""
     for node in ast.walk(ast.parse((recipe / module).read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_evaluated(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, str]:
-    """The folder of a run, a checkpoint or an exported model, and its recipe. Raises `UserError` if there is none. `rest`: as for
+    """Return the folder of a run, a checkpoint or an exported model, and its recipe. Raises `UserError` if there is none. `rest`: as for
     `generate.find_model`."""
     folder = Path(model)
     if not folder.is_dir() or (folder / CARD).is_file():
@@ -52,12 +52,12 @@ def find_evaluated(model: str, recipe: str | None, rest: list[str]) -> tuple[Pat
 
 
 def export_at_strength(folder: Path, recipe: str, strength: float | None) -> Path:
-    """The export of a run or a checkpoint at a strength; without one, the folder as it is, whose checkpoints are evaluated."""
+    """Return the export of a run or a checkpoint at a strength; without one, the folder as it is, whose checkpoints are evaluated."""
     return folder if strength is None else ensure_exported(locate_model(folder), recipe, strength)
 
 
 def explain_no_evaluation(model: str, recipe: str) -> str:
-    """The error for a model that does not speak."""
+    """Return the error for a model that does not speak."""
     return (
         f"--model {model}: the recipe {recipe} has no evaluation of voices; train with data.val, which evaluates at every eval.every steps"
     )

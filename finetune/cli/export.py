@@ -34,7 +34,7 @@ DTYPES = ("bf16", "fp32")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The arguments of the verb."""
+    """Return the arguments of the verb."""
     parser = argparse.ArgumentParser("overtone export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoint",
@@ -178,7 +178,8 @@ def check_base_name(options: ExportOptions, place: Path, step: int | None) -> No
 
 
 def find_next_command(card: dict[str, Any], place: Path | RemoteAddress, named: str | None) -> str | None:
-    """The command that tries an export at `place`; None for a URL, and for another format than the recipe's first. `named`: --recipe."""
+    """Return the command that tries an export at `place`; None for a URL, and for another format than the recipe's first. `named`:
+    --recipe."""
     if isinstance(place, RemoteAddress):
         return None
     name = choose_recipe(place / CARD, card["recipe"], named)
@@ -218,7 +219,8 @@ def check_best(source: Path | RemoteAddress, options: ExportOptions) -> None:
 
 
 def take_selection(run: Path | RemoteAddress, options: ExportOptions) -> tuple[Path, ExportOptions]:
-    """The checkpoint and the strength that `overtone select` chose, whose reason is printed. Raises `UserError` without a selection."""
+    """Return the checkpoint and the strength that `overtone select` chose, whose reason is printed. Raises `UserError` without a
+    selection."""
     from overtone.finetune.exporting.selection_record import read_selection
 
     assert isinstance(run, Path)  # `check_best`

@@ -104,7 +104,7 @@ def print_help_of_recipes(verb: str) -> None:
 
 
 def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, ModelArguments] | None:
-    """The model that `ensure_exported` takes, the name of its recipe, and the command line. None after printing help."""
+    """Return the model that `ensure_exported` takes, the name of its recipe, and the command line. None after printing help."""
     given = parse_model_arguments(verb, about, argv)
     if given is None:
         return None
@@ -112,7 +112,7 @@ def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, s
 
 
 def find_model(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, str]:
-    """A --model as the folder that `ensure_exported` takes, and the name of its recipe.
+    """Return a --model as the folder that `ensure_exported` takes, and the name of its recipe.
 
     Of a model on the hub, the file that names the recipe is downloaded first, and the weights are not if `rest` only requests help. Raises
     `UserError` if the model does not exist, or names no recipe.
@@ -162,7 +162,7 @@ def ensure_exported(model: Path, recipe: str, strength: float | None = None) -> 
 
 
 def find_recipe_name(folder: Path, given: str | None) -> str:
-    """The recipe of an exported folder or a checkpoint: the one `given` with --recipe, else the built-in one that its file names.
+    """Return the recipe of an exported folder or a checkpoint: the one `given` with --recipe, else the built-in one that its file names.
 
     Raises `UserError` for a folder that names none, and for any other name.
     """

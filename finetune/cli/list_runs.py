@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
-    """Runs and exports at and below these folders, sorted. Symbolic links are not followed, hidden folders are skipped."""
+    """Yield runs and exports at and below these folders, sorted. Symbolic links are not followed, hidden folders are skipped."""
     from overtone.finetune.monitoring.run_summary import is_run
 
     for place in sorted(places):
@@ -110,7 +110,7 @@ def describe_best(run: RunSummary) -> str:
 
 
 def describe_bytes(count: int) -> str:
-    """A size in the units of disk vendors: 1 GB = 10⁹ bytes."""
+    """Return a size in the units of disk vendors: 1 GB = 10⁹ bytes."""
     for unit, size in (("GB", 10**9), ("MB", 10**6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -133,13 +133,13 @@ class Estimate:
     """Sizes that follow from the data; None without data."""
 
     def format_command(self, words: list[str], launch_file: Path | None = None) -> str | None:
-        """The command that trains with the chosen layout; None without an estimate. `words`: the arguments of the training."""
+        """Return the command that trains with the chosen layout; None without an estimate. `words`: the arguments of the training."""
         from overtone.finetune.planning.launch_file import format_launch_command
 
         return None if self.prospect is None else format_launch_command(self.prospect.best, self.prospect.cluster, launch_file, words)
 
     def format_lines(self, words: list[str], launch_file: Path | None = None) -> list[str]:
-        """The report; arguments as for `format_command`."""
+        """Return the report; arguments as for `format_command`."""
         from overtone.finetune.planning.plan_report import format_plan, format_problems
 
         command = self.format_command(words, launch_file)
@@ -166,7 +166,8 @@ def estimate(config: Config, recipe: Recipe, cluster: Cluster) -> Estimate:
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
-    """Messages of the errors with which `train` would stop at startup. Data that is not given yet is none: a plan needs no data."""
+    """Yield the messages of the errors with which `train` would stop at startup. Data that is not given yet is none: a plan needs no
+    data."""
     best_by = BestBy.parse(config.checkpoint.best_by)
     for check in (
         lambda: check_given_inputs(config),
@@ -185,7 +186,7 @@ def find_origins(arguments: Arguments) -> dict[str, str]:
 
 
 def format_config(config: Mapping[str, JsonValue], places: dict[str, str]) -> str:
-    """The config as YAML, with the origin of each value as a comment."""
+    """Return the config as YAML, with the origin of each value as a comment."""
     lines = [*_lines(config, "", places)]
     width = min(60, max(len(line) for line, _ in lines))
     return "\n".join(f"{line:<{width}}  # {place}" if place else line for line, place in lines)
@@ -204,7 +205,7 @@ def _lines(values: Mapping[str, JsonValue], prefix: str, places: dict[str, str])
 
 
 def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
-    """The samples of the first micro-batch of a new run, as lines."""
+    """Return the samples of the first micro-batch of a new run, as lines."""
     if recipe.show is None:
         raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} does not define `show`, so its samples cannot be printed")
     from overtone.finetune.distributed import process_group as worlds
@@ -217,7 +218,8 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 
 
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
-    """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
+    """Yield the lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built
+    here."""
     from overtone.finetune.data.batching import Loader, Place, count_steps, steps
     from overtone.finetune.data.dataset_opening import DataOpener, check_batching, describe_dropped
     from overtone.finetune.data.mixture import MixedRows

@@ -94,7 +94,7 @@ def split_arguments(arguments: Arguments) -> tuple[StudyOptions, ClusterOptions,
 
 
 def parse_reduction(value: str) -> float:
-    """A number above 1. Raises `UserError`."""
+    """Return a number above 1. Raises `UserError`."""
     try:
         number = float(value)
     except ValueError:
@@ -154,7 +154,7 @@ def report_end(plan: StudyPlan, stopped: str | None) -> int:
 
 
 def format_export(plan: StudyPlan, best: TrialRecord) -> str:
-    """The command that exports a trial: its best checkpoint, if that was kept, else its newest."""
+    """Return the command that exports a trial: its best checkpoint, if that was kept, else its newest."""
     run_dir = plan.folder / best.name
     kept = best.value_step is not None and (run_dir / CHECKPOINTS / f"step-{best.value_step:08d}").is_dir()
     return export_command(shorten_path(run_dir), recipe_arguments(plan.definition.recipe), best.value_step if kept else None)

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def make_schema(recipe: str | None) -> dict[str, JsonValue]:
-    """The JSON schema of a config file. A file may set any subset of the keys, `recipe` included. Raises `UserError` for an unknown
+    """Return the JSON schema of a config file. A file may set any subset of the keys, `recipe` included. Raises `UserError` for an unknown
     recipe."""
     model = Config if recipe is None else make_config_class(load_options(find_recipe(recipe)))
     schema = model.model_json_schema()

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_recipe_of_run(run_dir: Path, given: str | None) -> str:
-    """The recipe of a run, or the `given` one. Raises `UserError` if there is no run, or no valid checkpoint in it."""
+    """Return the recipe of a run, or the `given` one. Raises `UserError` if there is no run, or no valid checkpoint in it."""
     check_run_exists(run_dir)
     if not (run_dir / CHECKPOINTS).is_dir():
         raise UserError(f"{run_dir} is not the folder of a run: it contains no {CHECKPOINTS}/; an export has nothing to choose from")
@@ -52,7 +52,7 @@ def find_recipe_of_run(run_dir: Path, given: str | None) -> str:
 
 
 def take_recipe(argv: list[str]) -> tuple[str | None, list[str]]:
-    """The value of --recipe, and all other arguments. Raises `UserError` if it has none."""
+    """Return the value of --recipe, and all other arguments. Raises `UserError` if it has none."""
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
         if flag == "--recipe":

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_shared_recipe(names: dict[str, str]) -> str:
-    """The recipe that all models share, of model → recipe. Raises `UserError` if they have different recipes."""
+    """Return the recipe that all models share, of model → recipe. Raises `UserError` if they have different recipes."""
     if len(set(names.values())) > 1:
         listed = ", ".join(f"{model} of {name}" for model, name in names.items())
         raise UserError(f"models of different recipes ({listed}) cannot be served together; start one server for each recipe")

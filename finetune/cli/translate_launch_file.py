@@ -90,7 +90,7 @@ def write_translation(file: Path, translation: Translation, folder: Path) -> Non
 
 
 def format_config(file: Path, config: Mapping[str, JsonValue]) -> str:
-    """A `--config` file."""
+    """Return a `--config` file."""
     nested: dict[str, dict[str, Any]] = {}
     for key, value in config.items():
         section, _, name = key.partition(".")

@@ -46,7 +46,7 @@ def check(run_dir: Path) -> int:
 
 
 def describe(path: Path) -> str:
-    """One line about a valid checkpoint."""
+    """Return one line about a valid checkpoint."""
     from overtone.finetune.checkpointing import checkpoint
 
     state = checkpoint.read_state(path)

@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
 
 
 def list_audio_files(paths: list[Path]) -> Iterator[Path]:
-    """The given files, and those in given folders at any depth. Raises `UserError` for a path that is neither, and for a folder without
-    audio files."""
+    """Yield the given files, and those in given folders at any depth. Raises `UserError` for a path that is neither, and for a folder
+    without audio files."""
     for path in paths:
         if path.is_file():
             yield path

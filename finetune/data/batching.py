@@ -83,7 +83,7 @@ class Order:
 
     @classmethod
     def of(cls, seed: int, data: Data, train: Train) -> Order:
-        """The order with a number as `train.global_batch_tokens`; with `auto`, that of the largest step. `seed`: `run.seed`."""
+        """Return the order with a number as `train.global_batch_tokens`; with `auto`, that of the largest step. `seed`: `run.seed`."""
         return cls(seed, data.window, train.micro_tokens, train.batch_tokens, data.packing)
 
     @property
@@ -103,7 +103,7 @@ class Order:
 
 
 def micro_batches(order: Order, lengths: Ids | MixedLengths, epoch: int, window: int) -> list[MicroBatch]:
-    """The micro-batches of one window, in the order of training. The last windows of a mixture's epoch may have none."""
+    """Return the micro-batches of one window, in the order of training. The last windows of a mixture's epoch may have none."""
     if isinstance(lengths, MixedLengths):
         return _mix_micro_batches(order, lengths, epoch, window)
     start = window * order.window

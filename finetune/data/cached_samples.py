@@ -92,7 +92,7 @@ class Rows:
         return (row - 1) % len(self)
 
     def cache_of(self, _row: int) -> Path:
-        """Path of the sample cache with this row."""
+        """Return the path of the sample cache with this row."""
         return self.samples.path
 
     def announce(self, rows: Iterable[int]) -> None:
@@ -100,7 +100,7 @@ class Rows:
         self.samples.announce(self.index[[*rows], 5:7].tolist())
 
     def sample(self, row: int) -> bytearray:
-        """The record of a row in the sample cache. Raises `UserError` if it does not match its checksum."""
+        """Return the record of a row in the sample cache. Raises `UserError` if it does not match its checksum."""
         offset, size, checksum = self.index[row, 5:].tolist()
         try:
             record = self.samples.read(offset, size)
@@ -112,7 +112,7 @@ class Rows:
 
 
 def suggest_rebuild(samples: Path) -> str:
-    """The next action for a damaged sample cache, for messages."""
+    """Return the next action for a damaged sample cache, for messages."""
     return f"delete {samples} and run the same command, which builds it again and resumes from the last checkpoint"
 
 
@@ -145,22 +145,22 @@ def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
 
 
 def index_path(path: Path, cache: Path) -> Path:
-    """Path of the index of a data file; unique for files of the same name in different folders."""
+    """Return the path of the index of a data file; unique for files of the same name in different folders."""
     return cache / f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}.index"
 
 
 def samples_path(index: Path) -> Path:
-    """Path of the sample cache of an index."""
+    """Return the path of the sample cache of an index."""
     return index.with_suffix(".samples")
 
 
 def files_path(index: Path) -> Path:
-    """Path of the list of files that the rows of an index name; it exists only if there are any."""
+    """Return the path of the list of files that the rows of an index name; it exists only if there are any."""
     return index.with_suffix(".files")
 
 
 def read_head(place: Path) -> tuple[dict[str, Any], int]:
-    """The JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
+    """Return the JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
     with input_files.open_file(place) as file:
         head = strict_json.loads(file.readline())
         if not isinstance(head, dict):

@@ -61,7 +61,7 @@ class EarlierRows:
         return cls(path, limits, {series: sorted(rows) for series, rows in found.items()})
 
     def find(self, place: RowPlace) -> list[EarlierRow]:
-        """The rows at the beginning of the sample of the row at `place`, oldest first; see the module's docstring."""
+        """Return the rows at the beginning of the sample of the row at `place`, oldest first; see the module's docstring."""
         rows = self.series.get(place.series, [])
         ended = bisect_right(rows, place.begin, key=lambda row: row.end)
         chosen = rows[ended - ended % (self.limits.rows + 1) : ended]
@@ -70,7 +70,7 @@ class EarlierRows:
         return chosen
 
     def read_sample(self, recipe: Recipe, context: ContextRows, processor: Any, row: dict[str, Any], folder: Path) -> Sample:
-        """The sample of a row with its context. Raises `UserError` for an invalid row, and names the line of invalid context."""
+        """Return the sample of a row with its context. Raises `UserError` for an invalid row, and names the line of invalid context."""
         sample = recipe.read(row, processor, folder)
         before = [self._read_earlier(recipe, processor, each, folder) for each in self.find(context.locate(row))]
         return context.join([*before, sample], processor) if before else sample
@@ -90,7 +90,7 @@ class EarlierRows:
 
 
 def find_earlier_rows(path: Path, recipe: Recipe, options: BaseModel) -> EarlierRows | None:
-    """The rows of a file as context of each other; None if the recipe's samples have no context with these options."""
+    """Return the rows of a file as context of each other; None if the recipe's samples have no context with these options."""
     limits = None if recipe.context is None else recipe.context.limits(options)
     if recipe.context is None or not limits or not limits.rows or not path.is_file():
         return None
@@ -98,7 +98,8 @@ def find_earlier_rows(path: Path, recipe: Recipe, options: BaseModel) -> Earlier
 
 
 def read_with_context(recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None) -> Sample:
-    """The sample of a row: what `read` of the recipe returns, with its context if it has any. Raises `UserError` for an invalid row."""
+    """Return the sample of a row: what `read` of the recipe returns, with its context if it has any. Raises `UserError` for an invalid
+    row."""
     if earlier is None or recipe.context is None:
         return recipe.read(row, processor, folder)
     return earlier.read_sample(recipe, recipe.context, processor, row, folder)

@@ -56,7 +56,7 @@ class DataOpener:
     world: World
 
     def open(self, path: Path) -> Rows:
-        """The rows of one file."""
+        """Return the rows of one file."""
         folder, processor = data_folder(path), self.loaded.processor
 
         def build() -> str:
@@ -68,7 +68,8 @@ class DataOpener:
         return run_on_all(self.world, lambda: open_rows(path, self.cache, built))
 
     def open_training(self, given: Data, local: Data) -> Rows | MixedRows:
-        """The rows of `data.train`, or of the files of `data.mix`. `local`: the section `data` with files that are on this machine."""
+        """Return the rows of `data.train`, or of the files of `data.mix`. `local`: the section `data` with files that are on this
+        machine."""
         found = [self.open(path) for path in map(on_disk, local.training_files()) if path is not None]
         if not given.mix:
             return found[0]
@@ -78,7 +79,7 @@ class DataOpener:
         )
 
     def open_validation(self, given: Data, local: Data) -> Rows | MixedRows | None:
-        """The rows of the file or files of `data.val`, which together contain each row once. `local`: as in `open_training`."""
+        """Return the rows of the file or files of `data.val`, which together contain each row once. `local`: as in `open_training`."""
         found = [self.open(path) for path in map(on_disk, local.validation_files()) if path is not None]
         if not isinstance(given.val, tuple):
             return found[0] if found else None
@@ -106,7 +107,8 @@ def check_batching(data: Data, train: Train, name: str, recipe: Recipe) -> None:
 
 
 def describe_dropped(rows: Rows | MixedRows) -> list[str]:
-    """One log line for each reason for which rows of a file were dropped or truncated, and one for what of the others is not used."""
+    """Return one log line for each reason for which rows of a file were dropped or truncated, and one for what of the others is not
+    used."""
     if isinstance(rows, MixedRows):
         return [line for source in rows.sources for line in describe_dropped(source)]
     total = len(rows) + sum(map(len, rows.left_out.values()))

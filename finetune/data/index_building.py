@@ -213,7 +213,7 @@ ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
 
 
 def blocks_of(file: IO[bytes], path: Path) -> Iterator[Block]:
-    """The blocks of a file, of about `SCANNED_BYTES` each. Raises `UserError` with the line's number for a line that is too long."""
+    """Yield the blocks of a file, of about `SCANNED_BYTES` each. Raises `UserError` with the line's number for a line that is too long."""
     offset, line = 0, 1
     while begin := file.read(SCANNED_BYTES):
         raw = begin + input_files.read_line(file, path, line + begin.count(b"\n"))
@@ -269,8 +269,8 @@ class _Whole:
         self._path, self._cache, self._problems = path, cache, list[RowProblem]()
 
     def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
-        """The samples of each block, up to the first invalid row. Raises `UserError` listing invalid rows, if there are no rows, and if the
-        disk has no room for the cache, as estimated from the first block."""
+        """Yield the samples of each block, up to the first invalid row. Raises `UserError` listing invalid rows, if there are no rows, and
+        if the disk has no room for the cache, as estimated from the first block."""
         written, size, reports = 0, self._path.stat().st_size, _Reports(self._path)
         for found in scanned:
             self._add(found, written)

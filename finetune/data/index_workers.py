@@ -49,15 +49,16 @@ class IndexWorkers:
     """(recipe, processor, row) → measurement; can be pickled."""
 
     def choose_scan(self) -> ScanAll | None:
-        """A function that scans in several processes; None if a single process is better: a small file, one core, or inside a daemon."""
+        """Return a function that scans in several processes; None if a single process is better: a small file, one core, or inside a
+        daemon."""
         if multiprocessing.current_process().daemon or not self.path.is_file():
             return None
         count = min(len(os.sched_getaffinity(0)), MOST, self.path.stat().st_size // WORTH_BYTES)
         return partial(self.scan_all, count) if count > 1 else None
 
     def scan_all(self, count: int, blocks: Iterable[Block]) -> Iterator[Scanned]:
-        """Results of `scan_block` in finetune/data/index_building.py for the blocks, in order. Raises `UserError` for a row that kills its
-        process, and `RuntimeError` with the place of the row for any other exception of a recipe."""
+        """Yield the results of `scan_block` in finetune/data/index_building.py for the blocks, in order. Raises `UserError` for a row that
+        kills its process, and `RuntimeError` with the place of the row for any other exception of a recipe."""
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):
@@ -110,8 +111,8 @@ class _Worker:
         return self
 
     def results(self, block: Block) -> Iterator[Scanned]:
-        """Results of the block that was begun. If the process died, the block is repeated row by row, which finds the row that caused it,
-        or succeeds if the cause was temporary."""
+        """Yield the results of the block that was begun. If the process died, the block is repeated row by row, which finds the row that
+        caused it, or succeeds if the cause was temporary."""
         found = self._answer(block)
         if found is not None:
             yield found

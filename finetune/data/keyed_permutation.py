@@ -12,7 +12,7 @@ from overtone.finetune.data.cached_samples import Ids
 
 
 def permute(positions: Ids, size: int, key: int) -> Ids:
-    """Image of each position under a keyed permutation of range(size): a four-round Feistel network with cycle walking.
+    """Return the image of each position under a keyed permutation of range(size): a four-round Feistel network with cycle walking.
 
     Needs no memory, and the same time for any position (Luby & Rackoff 1988; cycle walking: Black & Rogaway 2002).
     """
@@ -39,5 +39,5 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def derive_key(*parts: int) -> int:
-    """A 63-bit key from integers."""
+    """Return a 63-bit key from integers."""
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1

@@ -20,13 +20,14 @@ TOLERATED = 0.25
 
 
 def idle_share(todo: Sequence[Step], ranks: int) -> float:
-    """Fraction of fillers among the turns of `ranks` ranks in these steps."""
+    """Return the fraction of fillers among the turns of `ranks` ranks in these steps."""
     turns = sum(-(-len(step.micros) // ranks) * ranks for step in todo)
     return 1 - sum(len(step.micros) for step in todo) / turns
 
 
 def suggest_sizes(order: Order, lengths: Ids | MixedLengths, ranks: int) -> str | None:
-    """A warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are found.
+    """Return a warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are
+    found.
 
     Sizes are tested on the data: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not quite full,
     so `ranks` times `micro_tokens` would need one micro-batch too many.

@@ -61,11 +61,11 @@ class MixedLengths:
         return bisect_right(self.starts, row) - 1
 
     def of(self, source: int, rows: Ids) -> Ids:
-        """Lengths of rows of one source."""
+        """Return the lengths of rows of one source."""
         return self.parts[source][rows - self.starts[source]]
 
     def sum(self) -> int:
-        """Positions of all rows."""
+        """Return the number of positions of all rows."""
         return sum(int(part.sum()) for part in self.parts)
 
     def max(self) -> int:
@@ -77,7 +77,7 @@ class MixedLengths:
         return (2 * samples * share.numerator + share.denominator) // (2 * share.denominator)
 
     def draw(self, source: int, start: int, end: int, seed: int) -> Ids:
-        """The rows that the source contributes to the samples from `start` to `end` of a run."""
+        """Return the rows that the source contributes to the samples from `start` to `end` of a run."""
         numbers = np.arange(self.count(source, start), self.count(source, end))
         size, rows = len(self.parts[source]), np.empty(len(numbers), np.int64)
         passes, places = np.divmod(numbers, size)
@@ -103,7 +103,7 @@ class MixedRows:
 
     @classmethod
     def mix(cls, opened: Sequence[Rows], names: Sequence[str], weights: Sequence[float], key: str = "data.mix") -> MixedRows:
-        """The mixture of these files. Raises `UserError`, in the name of the config `key`, for two files with the same content."""
+        """Return the mixture of these files. Raises `UserError`, in the name of the config `key`, for two files with the same content."""
         shares = compute_shares(weights)
         order = sorted(range(len(opened)), key=lambda number: opened[number].digest)
         for one, other in pairwise(order):
@@ -163,13 +163,14 @@ class MixedRows:
         ]
 
     def describe(self, epochs: int | None, unit: str = POSITIONS) -> Iterator[str]:
-        """A line for each source, the largest share first. `epochs`: None if the run's length is given in steps. `unit`: `Recipe.unit`."""
+        """Yield a line for each source, the largest share first. `epochs`: None if the run's length is given in steps. `unit`:
+        `Recipe.unit`."""
         for name, share, rows in sorted(zip(self.names, self.shares, self.sources, strict=True), key=lambda each: (-each[1], each[0])):
             yield describe_share(name, share, len(rows), float(rows.lengths.mean()), len(self), epochs, unit)
 
 
 def describe_equal_files(one: Path, other: Path, key: str = "data.mix") -> str:
-    """The error of two files of a mixture that are one."""
+    """Return the error of two files of a mixture that are one."""
     weights = ", with the sum of the weights" if key == "data.mix" else ""
     return f"{key}: {one} and {other} have the same content; list it once{weights}"
 
@@ -181,7 +182,7 @@ def compute_shares(weights: Sequence[float]) -> tuple[Fraction, ...]:
 
 
 def describe_share(name: str, share: Fraction, rows: int, mean: float, epoch: int, epochs: int | None, unit: str = POSITIONS) -> str:
-    """One line on a source. `mean`: length of its rows, counted in `unit`; `epoch`: samples of an epoch of the mixture."""
+    """Return one line on a source. `mean`: length of its rows, counted in `unit`; `epoch`: samples of an epoch of the mixture."""
     drawn = share * epoch
     whole = "" if epochs is None else f", {float(drawn * epochs / rows):.3g} in all {format_count(epochs, 'epoch')}"
     return (
@@ -200,8 +201,8 @@ def name_validation_sources(paths: Sequence[Path | RemoteAddress]) -> tuple[str,
 
 
 def name_sources(paths: Sequence[Path | RemoteAddress], key: str = "data.mix") -> tuple[str, ...]:
-    """A name for each file: its stem, or with as many of its folders as make the names unique. Raises `UserError`, in the name of the
-    config `key`, for the same path twice, and for files that differ only in their ending."""
+    """Return a name for each file: its stem, or with as many of its folders as make the names unique. Raises `UserError`, in the name of
+    the config `key`, for the same path twice, and for files that differ only in their ending."""
     parts = [PurePosixPath(str(path)).with_suffix("").parts for path in paths]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         names = tuple("/".join(part[-depth:]) for part in parts)
@@ -212,7 +213,8 @@ def name_sources(paths: Sequence[Path | RemoteAddress], key: str = "data.mix") -
 
 
 def describe_changes(was: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[str]:
-    """Differences between the sources that `identify` returned for two mixtures, one phrase each; empty if they have the same order."""
+    """Return the differences between the sources that `identify` returned for two mixtures, one phrase each; empty if they have the same
+    order."""
     before, after = {each["digest"]: each for each in was}, {each["digest"]: each for each in now}
     found = [f"{before[key]['name']} was removed or changed" for key in before if key not in after]
     found += [f"{after[key]['name']} was added or changed" for key in after if key not in before]

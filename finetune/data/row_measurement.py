@@ -39,7 +39,8 @@ def longest_sample(data: Data, train: Train) -> int:
 def measure_row(
     limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None = None
 ) -> Measured:
-    """Length of a row with its context. Raises `UserError` for an invalid row, and for a too long one under `data.too_long: error`."""
+    """Return the length of a row with its context. Raises `UserError` for an invalid row, and for a too long one under `data.too_long:
+    error`."""
     return apply_limit(limit, recipe, read_with_context(recipe, processor, row, folder, earlier))
 
 

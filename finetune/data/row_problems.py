@@ -24,7 +24,7 @@ class RowProblem(NamedTuple):
 
 
 def format_row_problems(path: Path, problems: Sequence[RowProblem], rows: int) -> str:
-    """The message for `problems` among the `rows` rows of a file, causes in the order in which they appear.
+    """Return the message for `problems` among the `rows` rows of a file, causes in the order in which they appear.
 
     A cause that all rows share is one line: `train.jsonl: all 3,789 rows: …`.
     """

@@ -43,7 +43,7 @@ class RunSizes:
 def settle_sizes(
     config: Config, rows: int, positions: int, unit: str, count: Callable[[Order], int], started: Order | None = None
 ) -> RunSizes:
-    """The sizes of a run on these data. `positions`: of the `rows` of one epoch. `count`: the steps of all epochs in an order.
+    """Return the sizes of a run on these data. `positions`: of the `rows` of one epoch. `count`: the steps of all epochs in an order.
 
     `started`: the order of the checkpoint that the run resumes from, which `auto` keeps: other epochs would give another one.
     """
@@ -69,7 +69,7 @@ def settle_sizes(
 
 
 def choose_order(given: Order, train: Train, rows: int, positions: int, started: Order | None = None) -> Order:
-    """The order of samples: as `given` by the config, with the step size that `auto` stands for. The other arguments are those of
+    """Return the order of samples: as `given` by the config, with the step size that `auto` stands for. The other arguments are those of
     `settle_sizes`.
 
     A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of a
@@ -87,7 +87,7 @@ def choose_order(given: Order, train: Train, rows: int, positions: int, started:
 
 
 def smallest_step(rows: int, positions: int) -> int:
-    """Positions of the smallest step that `auto` chooses."""
+    """Return the number of positions of the smallest step that `auto` chooses."""
     return max(1, SMALLEST_STEP * positions // max(rows, 1))
 
 
@@ -101,7 +101,7 @@ def choose_save_interval(every: int | str, total: int, has_adapters: bool, align
 
 
 def describe_step_size(train: Train, order: Order, rows: int, positions: int, unit: str, resumed: bool) -> str:
-    """The step size that `auto` stands for, and why; empty if it is set."""
+    """Return the step size that `auto` stands for, and why; empty if it is set."""
     if train.global_batch_tokens != AUTO:
         return ""
     why = (
@@ -112,7 +112,7 @@ def describe_step_size(train: Train, order: Order, rows: int, positions: int, un
 
 
 def describe_few_updates(train: Train, order: Order, total: int, rows: int, positions: int) -> str:
-    """A warning with the two keys to change if a run has few updates; empty if not, or if their number was set."""
+    """Return a warning with the two keys to change if a run has few updates; empty if not, or if their number was set."""
     if train.steps is not None or total >= FEW_UPDATES:
         return ""
     epochs = -(-train.epochs * FEW_UPDATES // total)

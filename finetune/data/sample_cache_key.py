@@ -22,8 +22,8 @@ LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "sentence
 
 
 def data_key(recipe: str, options: BaseModel, loaded: Loaded) -> str:
-    """Digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer files, and the
-    code.
+    """Return the digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer
+    files, and the code.
 
     It does not include the weights, so `overtone plan --show-batch` need not read them.
     """
@@ -35,7 +35,8 @@ def data_key(recipe: str, options: BaseModel, loaded: Loaded) -> str:
 
 
 def code_version(recipe: Path) -> str:
-    """Digest of the source of this project and of the recipe in this folder, and of the versions of the libraries that read text."""
+    """Return the digest of the source of this project and of the recipe in this folder, and of the versions of the libraries that read
+    text."""
     libraries = " ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     outside = [] if recipe.is_relative_to(CODE[-1]) else digest_sources(recipe)
     return hashlib.sha256("\n".join([libraries, *_digest_own_sources(), *outside]).encode()).hexdigest()

@@ -34,7 +34,7 @@ MOST_DIMENSIONS = 16
 
 
 def encode(sample: Sample) -> bytes:
-    """The record of a sample. Raises `TypeError` for values that are not tensors, and for unsupported names, types and shapes."""
+    """Return the record of a sample. Raises `TypeError` for values that are not tensors, and for unsupported names, types and shapes."""
     heads, parts = [], []
     for name, tensor in sample.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in NAMES:
@@ -64,8 +64,8 @@ def _narrow_integers(tensor: Tensor) -> Tensor:
 
 
 def decode(record: bytearray) -> Sample:
-    """The sample of a record, with the order, types and shapes of tensors that were encoded. They may share the record's memory. Raises
-    `ValueError` for an invalid record."""
+    """Return the sample of a record, with the order, types and shapes of tensors that were encoded. They may share the record's memory.
+    Raises `ValueError` for an invalid record."""
     begin = record.find(b"\n") + 1
     layout = _layout(bytes(record[:begin]))
     if begin + layout.bytes != len(record):

@@ -26,7 +26,7 @@ class EvaluatedCheckpoints:
     """Notes on the checkpoints that were not considered, and why."""
 
     def render_report(self) -> str:
-        """The values, the notes and the reason, for a terminal."""
+        """Return the values, the notes and the reason, for a terminal."""
         rows = [
             f"{'*' if step == self.choice.step else ' '} step-{step:08d}  {self.metric} {value:.6g}" for step, value in self.values.items()
         ]

@@ -190,7 +190,7 @@ def check_strength(strength: float) -> None:
 
 
 def note_strength(plan: ExportPlan, strength: float) -> ExportPlan:
-    """The plan with the strength in its README.md, if there is one and the strength is not 1."""
+    """Return the plan with the strength in its README.md, if there is one and the strength is not 1."""
     if strength == 1 or README not in plan.files:
         return plan
     text = f"\n## Strength\nThe update of the training was applied with strength {strength:g} (0: the base model, 1: as trained).\n"
@@ -235,13 +235,13 @@ def check_shapes(chosen: Path, source: Source, base: Path) -> None:
 
 
 def find_changed(source: Source) -> dict[str, TensorLayout]:
-    """Trained and adapted parameters, without the new ones → of which of the base's tensors they consist."""
+    """Map the trained and adapted parameters, without the new ones, to the tensors of the base of which they consist."""
     shapes = find_changed_shapes(source)
     return {name: source.plan.layouts.get(name) or TensorLayout.of(name, shape) for name, shape in shapes.items()}
 
 
 def find_changed_shapes(source: Source) -> dict[str, tuple[int, ...]]:
-    """Shapes of trained and adapted parameters, without the new ones; those of adapted ones follow from their adapters."""
+    """Return the shapes of trained and adapted parameters, without the new ones; those of adapted ones follow from their adapters."""
     shapes = {each.name: each.shape(source.shapes[each.down], source.shapes[each.up]) for each in source.experts.values()}
     for name, shape in source.shapes.items():
         if rank_shards.is_moment(name) or name in source.state["added"]:
@@ -255,8 +255,8 @@ def find_changed_shapes(source: Source) -> dict[str, tuple[int, ...]]:
 
 
 def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
-    """The plan with a README.md, which the recipe writes from the checkpoint's state and config, or else `render`; its examples use the
-    model's `name`."""
+    """Return the plan with a README.md, which the recipe writes from the checkpoint's state and config, or else `render`; its examples use
+    the model's `name`."""
     if plan.readme is None and README in plan.files:
         return replace(plan, files={**plan.files, README: name_model(plan.files[README], name)})
     if plan.readme is None and README in plan.copy:
@@ -276,7 +276,8 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
 
 
 def choose_number_type(plan: ExportPlan, form: str, quantize: str | None, dtype: str | None, adapter_only: bool) -> str:
-    """The type of the numbers in a converted export; empty without a conversion. Raises `UserError` if the flags contradict the format."""
+    """Return the type of the numbers in a converted export; empty without a conversion. Raises `UserError` if the flags contradict the
+    format."""
     if plan.conversion is None:
         if quantize is not None:
             raise UserError(
@@ -294,7 +295,8 @@ GIVE_BASE = "give its folder with --base FOLDER"
 
 
 def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None, remedy: str = GIVE_BASE) -> Path:
-    """Folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other base.
+    """Return the folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other
+    base.
 
     `moved`: its current folder or hub name, if it was moved. `inside`: `Recipe.base_folders`. `remedy`: what to do if it is not there.
     """
@@ -430,7 +432,7 @@ def write_folder(source: Source, entries: list[ExportedTensor], weights: str, ba
 
 
 def describe_plain_weights(documents: dict[str, bytes]) -> dict[str, bytes]:
-    """The documents with a config.json that declares no quantization: the weights of every export are plain numbers."""
+    """Return the documents with a config.json that declares no quantization: the weights of every export are plain numbers."""
     if "config.json" not in documents:
         return documents
     found = json.loads(documents["config.json"])
@@ -439,7 +441,7 @@ def describe_plain_weights(documents: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
-    """The documents with `dtype` set in config.json: from version 5 on, transformers loads weights in the type that it names."""
+    """Return the documents with `dtype` set in config.json: from version 5 on, transformers loads weights in the type that it names."""
     if dtype is None or "config.json" not in documents:
         return documents
     named = str(dtype).removeprefix("torch.")
@@ -453,8 +455,8 @@ def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[st
 
 
 def exported_entries(source: Source, base: Path) -> list[ExportedTensor]:
-    """Every tensor of the base and every new one, as they will be written. A new one has the type of most of the base's elements. Raises
-    `UserError` if two of them would have one name."""
+    """Return every tensor of the base and every new one, as they will be written. A new one has the type of most of the base's elements.
+    Raises `UserError` if two of them would have one name."""
     types = {text: dtype for dtype, text in DTYPES.items()}
     changed, entries = invert_layouts(find_changed(source)), []
     for name, tensor in sorted(loading.find_tensors(base).items()):
@@ -518,7 +520,7 @@ def split_into_files(entries: list[ExportedTensor]) -> list[list[ExportedTensor]
 
 
 def blocks_of(source: Source, entry: ExportedTensor) -> Iterator[Tensor]:
-    """The exported values of one tensor, in the exported type, in blocks of rows."""
+    """Yield the exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
     blocks = (merge_block(source, entry, rows) for rows in row_blocks(entry.shape))
     if edit is not None:

@@ -14,14 +14,16 @@ CARD = "overtone.json"
 
 
 def locate_base(exported: Path, source: str) -> str:
-    """The base that the file in an exported folder names: an absolute path if it is a folder, relative to the exported one; else a name."""
+    """Return the base that the file in an exported folder names: an absolute path if it is a folder, relative to the exported one; else a
+    name."""
     folder = exported.resolve() / source
     return str(folder.resolve()) if folder.is_dir() else source
 
 
 def encode_card(state: dict[str, Any], origin: dict[str, Any], digests: dict[str, str], target: Path) -> bytes:
-    """Content of the file. `state`: the checkpoint's state.json. `origin`: recipe, format, step and checkpoint. `digests`: of the weights'
-    files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal this machine's."""
+    """Return the content of the file. `state`: the checkpoint's state.json. `origin`: recipe, format, step and checkpoint. `digests`: of
+    the weights' files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal this
+    machine's."""
     base, source = state["base"], str(state["base"]["source"])
     if Path(source).is_absolute():
         base = {**base, "source": os.path.relpath(source, target.resolve())}

@@ -32,9 +32,9 @@ def render_card(
     example: Sequence[str] = (),
     unit: str = POSITIONS,
 ) -> str:
-    """The card of a recipe that writes none, in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`:
-    of the base's header (`read_base_metadata`). `metadata`: `ExportPlan.metadata`. `example`: `Inference.example`. `unit`: `Recipe.unit`.
-    """
+    """Return the card of a recipe that writes none, in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint.
+    `inherited`: of the base's header (`read_base_metadata`). `metadata`: `ExportPlan.metadata`. `example`: `Inference.example`. `unit`:
+    `Recipe.unit`."""
     settings = load_yaml(config, "config.yaml")
     recipe = Path(state["recipe"]).name
     table = "\n".join(f"| {key} | {value} |" for key, value in make_table(state, settings, unit).items())
@@ -65,7 +65,8 @@ def render_card(
 def make_header(
     state: dict[str, Any], settings: dict[str, Any], inherited: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Metadata for the hub: `metadata` is the recipe's own, such as `library_name`. The validation loss needs a task, its pipeline tag."""
+    """Return the metadata for the hub: `metadata` is the recipe's own, such as `library_name`. The validation loss needs a task, its
+    pipeline tag."""
     task = metadata.get("pipeline_tag")
     return {
         **base_metadata(state),
@@ -77,7 +78,7 @@ def make_header(
 
 
 def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
-    """The card's table: recipe, base, data, training, validation loss."""
+    """Return the card's table: recipe, base, data, training, validation loss."""
     loss = state["validation_loss"]
     return {
         "Recipe": f"`{Path(state['recipe']).name}`",
@@ -90,7 +91,7 @@ def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> di
 
 
 def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
-    """Base and data, by name and digest. `unit`: what the data's positions are."""
+    """Name base and data with their digests. `unit`: what the data's positions are."""
     data = state["data"]
     return {
         "Base": base_name(state) + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
@@ -101,7 +102,7 @@ def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) 
 
 
 def name_data(settings: dict[str, Any], data: dict[str, Any]) -> str:
-    """The training file by its name, or the files of a mixture with their shares of the samples."""
+    """Return the training file by its name, or the files of a mixture with their shares of the samples."""
     if not data["sources"]:
         return f"`{Path(str(settings['data'].get('train'))).name}`"
     return ", ".join(f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"])
@@ -130,7 +131,7 @@ def describe_licence(inherited: Mapping[str, JsonValue]) -> str:
 
 
 def base_metadata(state: dict[str, Any]) -> dict[str, str]:
-    """Header keys of the base, only if that is on the hub, because the hub refuses other names."""
+    """Return the header keys of the base, only if that is on the hub, because the hub refuses other names."""
     return {"base_model": state["base"]["source"], "base_model_relation": "finetune"} if is_on_hub(state) else {}
 
 
@@ -141,13 +142,14 @@ def is_on_hub(state: dict[str, Any]) -> bool:
 
 
 def base_name(state: dict[str, Any]) -> str:
-    """The base's name on the hub, or the name of its folder without the path."""
+    """Return the base's name on the hub, or the name of its folder without the path."""
     source: str = state["base"]["source"]
     return source if is_on_hub(state) else Path(source).resolve().name
 
 
 def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, task: str, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Header key with the results on the validation data, if there are any. `suffix`: added to the base's name. `task`: a pipeline tag."""
+    """Return the header key with the results on the validation data, if there are any. `suffix`: added to the base's name. `task`: a
+    pipeline tag."""
     data = settings["data"].get("val")
     if state["validation_loss"] is None or data is None:
         return {}
@@ -157,12 +159,12 @@ def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, 
 
 
 def round_loss(state: dict[str, Any]) -> float:
-    """The validation loss with four digits; 0 if there is none."""
+    """Return the validation loss with four digits; 0 if there is none."""
     return round(state["validation_loss"] or 0.0, 4)
 
 
 def public_settings(settings: dict[str, Any], private: Mapping[str, set[str]] = PRIVATE) -> dict[str, Any]:
-    """The settings that determine the result, without keys in `private`; of other paths only the last part."""
+    """Return the settings that determine the result, without keys in `private`; of other paths only the last part."""
     return {
         section: {key: _hide_folders(value) for key, value in settings[section].items() if key not in private.get(section, ())}
         for section in SECTIONS

@@ -25,7 +25,7 @@ KEPT_KEYS = ("license", "license_name", "license_link", "language")
 
 
 def read_base_metadata(base: Path) -> dict[str, JsonValue]:
-    """The `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
+    """Return the `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
     try:
         found, _ = split_card(input_files.read_text(base / README))
     except (OSError, ValueError, UserError):
@@ -39,13 +39,13 @@ def read_base_metadata(base: Path) -> dict[str, JsonValue]:
 
 
 def render_header(metadata: Mapping[str, object]) -> str:
-    """The YAML header of a card, without keys that have no value."""
+    """Return the YAML header of a card, without keys that have no value."""
     known = {key: value for key, value in metadata.items() if value}
     return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True).strip()}\n---\n"
 
 
 def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, float]]) -> list[dict[str, JsonValue]]:
-    """Results in the hub's form. `task`: a pipeline tag of the hub. `results`: name of the data → type of the metric → value."""
+    """Return the results in the hub's form. `task`: a pipeline tag of the hub. `results`: name of the data → type of the metric → value."""
     entries: list[JsonValue] = [
         {
             "task": {"type": task},
@@ -58,13 +58,13 @@ def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, f
 
 
 def add_metadata(card: str, metadata: Mapping[str, object]) -> str:
-    """A card with more keys in its header, which replace those of the same name. Raises `UserError` for a card without a header."""
+    """Return a card with more keys in its header, which replace those of the same name. Raises `UserError` for a card without a header."""
     found, text = split_card(card)
     return render_header({**found, **metadata}) + text
 
 
 def split_card(card: str) -> tuple[dict[str, JsonValue], str]:
-    """The keys in the YAML header of a card, and the text after it. Raises `UserError` for a card without a header."""
+    """Return the keys in the YAML header of a card, and the text after it. Raises `UserError` for a card without a header."""
     parts = HEADER.match(card)
     found = load_yaml(parts["yaml"], README) if parts else None
     if parts is None or not isinstance(found, dict):
@@ -73,12 +73,12 @@ def split_card(card: str) -> tuple[dict[str, JsonValue], str]:
 
 
 def name_model(card: bytes, model: str) -> bytes:
-    """The card with the model's own name in its examples."""
+    """Return the card with the model's own name in its examples."""
     return card.replace(THIS_MODEL.encode(), model.encode())
 
 
 def describe_target(target: Path | str) -> str:
-    """The name of an export in its card: a relative path as it was given, otherwise only the last part, since a published card must not
-    reveal folders of this machine."""
+    """Return the name of an export in its card: a relative path as it was given, otherwise only the last part, since a published card must
+    not reveal folders of this machine."""
     absolute = "://" in str(target) or str(target).startswith(("/", "~")) or ".." in Path(target).parts
     return str(target).rstrip("/").rpartition("/")[2] if absolute else str(target)

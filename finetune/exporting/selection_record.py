@@ -40,12 +40,12 @@ class SelectedCheckpoint(JsonPart):
 
 
 def folder_of(run_dir: Path) -> Path:
-    """Folder with everything that a selection writes."""
+    """Return the folder with everything that a selection writes."""
     return run_dir / FOLDER
 
 
 def find_candidates(run_dir: Path) -> tuple[list[Path], list[str]]:
-    """The valid checkpoints of a run by step, and a sentence about each damaged one. Raises `UserError` if none is valid."""
+    """Return the valid checkpoints of a run by step, and a sentence about each damaged one. Raises `UserError` if none is valid."""
     checkpoint.find(run_dir)  # with its messages: no checkpoints, all are damaged, or they are of a later version
     found = sorted(checkpoint.list_checkpoints(checkpoint.folder_of(run_dir)))
     problems = {path: problem for path in found if (problem := checkpoint.find_problem(path, with_moments=False)) is not None}
@@ -62,7 +62,7 @@ def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, r
 
 
 def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
-    """The checkpoint with the best metric of its samples, if `checkpoint.best_by` of the newest one is such a metric and some were
+    """Return the checkpoint with the best metric of its samples, if `checkpoint.best_by` of the newest one is such a metric and some were
     measured. Raises `UserError` if the checkpoint is not the one that was measured."""
     newest, _ = checkpoint.find_newest_valid(run_dir, with_moments=False)
     if newest is None:
@@ -85,7 +85,7 @@ def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
 
 
 def read_selection(run_dir: Path) -> tuple[Path, SelectedCheckpoint]:
-    """The selected checkpoint and the choice: of `overtone select`, or else of the run itself by the metrics of its samples. Raises
+    """Return the selected checkpoint and the choice: of `overtone select`, or else of the run itself by the metrics of its samples. Raises
     `UserError` if there is none, and if the checkpoint is gone or another one now."""
     path, again = folder_of(run_dir) / RECORD, overtone_command("select", run_dir)
     if not path.is_file() and (found := choose_by_samples(run_dir)) is not None:

@@ -70,7 +70,7 @@ class Cluster:
 
 
 def make_cluster(name: str, gpus: int, nodes: int) -> Cluster:
-    """A cluster with GPUs of type `name`, `gpus` per machine. Raises `UserError` for an unknown type or a number below 1."""
+    """Return a cluster with GPUs of type `name`, `gpus` per machine. Raises `UserError` for an unknown type or a number below 1."""
     if name not in GPUS:
         near = [known for known in GPUS if name and known.startswith(name.lower())] or difflib.get_close_matches(name, GPUS, n=1)
         raise UserError(f"--gpu {name}: unknown{f'; did you mean {near[0]}?' if near else ''}; known: {', '.join(GPUS)}")

@@ -31,7 +31,7 @@ V2 = Version("", "memory.max", "memory.current", "inactive_file")
 
 
 def host_memory() -> int:
-    """Bytes of the machine's memory, or the lowest limit of this process's control groups if that is smaller."""
+    """Return the bytes of the machine's memory, or the lowest limit of this process's control groups if that is smaller."""
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())])
 
 
@@ -41,7 +41,8 @@ def free_host_memory() -> int:
 
 
 def out_of_memory_kills() -> int | None:
-    """Number of processes killed by the kernel's out-of-memory killer: of this container if it counts them, otherwise of this machine."""
+    """Return the number of processes killed by the kernel's out-of-memory killer: of this container if it counts them, otherwise of this
+    machine."""
     for place in (CONTROL_GROUPS / "memory.events", Path("/proc/vmstat")):
         kills = _read_counter(place, "oom_kill")
         if kills is not None:

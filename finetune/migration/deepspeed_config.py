@@ -364,6 +364,6 @@ RULES: Rules = {
 
 
 def translate_keys(given: Given) -> Rules:
-    """The rules for DeepSpeed's keys, after the checks that concern several of them. Raises `UserError`."""
+    """Return the rules for DeepSpeed's keys, after the checks that concern several of them. Raises `UserError`."""
     check_batch(given)
     return RULES

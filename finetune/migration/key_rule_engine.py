@@ -46,7 +46,7 @@ class Given:
     """Optimizer steps of the whole training."""
 
     def number(self, key: str) -> float | None:
-        """The value of a key if it is a number."""
+        """Return the value of a key if it is a number."""
         value = self.values.get(key)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -78,12 +78,12 @@ def flatten_keys(values: Mapping[str, JsonValue], prefix: str = "") -> Iterator[
 
 
 def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
-    """One line for each key, in the order of the file; a key without a rule is `unknown`."""
+    """Return one line for each key, in the order of the file; a key without a rule is `unknown`."""
     return [KeyLine(key, value, judge(rules, key, value, given)) for key, value in given.values.items()]
 
 
 def judge(rules: Rules, key: str, value: JsonValue, given: Given) -> KeyOutcome:
-    """The outcome of one key. Raises `UserError` for a value that the key cannot have."""
+    """Return the outcome of one key. Raises `UserError` for a value that the key cannot have."""
     parts = key.split(".")
     sections = (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))  # `a.b.c` → `a.b.*`, `a.*`
     rule = rules.get(key) or next((rules[name] for name in sections if name in rules), None)
@@ -96,14 +96,14 @@ def judge(rules: Rules, key: str, value: JsonValue, given: Given) -> KeyOutcome:
 
 
 def parse_number(value: JsonValue) -> float:
-    """A number, or a text with one. Raises `TypeError` or `ValueError` for anything else."""
+    """Return a number, or a text with one. Raises `TypeError` or `ValueError` for anything else."""
     if not isinstance(value, int | float | str):
         raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 
 def sets(key: str, value: JsonValue, text: str = "") -> KeyOutcome:
-    """A key that becomes the config key `key`."""
+    """Return a key that becomes the config key `key`."""
     return KeyOutcome("mapped", f"{key}: {format_value(value)}{f' ({text})' if text else ''}", {key: value})
 
 
@@ -116,7 +116,7 @@ def not_there(text: str) -> KeyOutcome:
 
 
 def unless_auto(key: str, rule: Callable[[JsonValue, Given], KeyOutcome]) -> Callable[[JsonValue, Given], KeyOutcome]:
-    """A rule for values other than `auto`, which leaves the config key at the recipe's default."""
+    """Return a rule for values other than `auto`, which leaves the config key at the recipe's default."""
 
     def decide(value: JsonValue, given: Given) -> KeyOutcome:
         return not_needed(f"auto was filled in by the Trainer; set {key} instead of its argument") if value == AUTO else rule(value, given)
@@ -125,7 +125,7 @@ def unless_auto(key: str, rule: Callable[[JsonValue, Given], KeyOutcome]) -> Cal
 
 
 def if_on(text: str) -> Callable[[JsonValue, Given], KeyOutcome]:
-    """A switch without a counterpart: `not there` if it is on."""
+    """Return a rule for a switch without a counterpart: `not there` if it is on."""
     return lambda value, _: not_needed("it is off") if value in (False, None, 0, "none", "no", AUTO, [], {}) else not_there(text)
 
 
@@ -135,10 +135,10 @@ def expect(here: JsonValue, absent: str) -> Rule:
 
 
 def shorten_value(text: str) -> str:
-    """A value that fits on a line with its key."""
+    """Return a value that fits on a line with its key."""
     return text if len(text) < 60 else f"{text[:57]}…"
 
 
 def format_value(value: JsonValue) -> str:
-    """A value as YAML and the command line write it."""
+    """Return a value as YAML and the command line write it."""
     return {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)

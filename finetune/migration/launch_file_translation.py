@@ -88,7 +88,7 @@ def named_in_errors(path: Path) -> Iterator[None]:
 
 
 def translate_accelerate(path: Path, values: Mapping[str, JsonValue], training: TrainingSizes) -> Translation:
-    """A launch file, and the DeepSpeed file that it may name, relative to the current folder or to its own."""
+    """Return a launch file, and the DeepSpeed file that it may name, relative to the current folder or to its own."""
     flat = dict(flatten_keys(values))
     single = flat.get("distributed_type") == "NO"
     processes = 1 if single else training.processes or read_count(path, flat, "num_processes")
@@ -105,7 +105,7 @@ def translate_accelerate(path: Path, values: Mapping[str, JsonValue], training: 
 
 
 def read_count(path: Path, values: Mapping[str, JsonValue], key: str) -> int | None:
-    """A positive number of a launch file; None if it is absent, or `gpu`, or accelerate's -1."""
+    """Return a positive number of a launch file; None if it is absent, or `gpu`, or accelerate's -1."""
     value = values.get(key)
     if value in (None, "gpu", -1):
         return None
@@ -147,8 +147,8 @@ def assemble(kind: str, lines: list[KeyLine], machines: int, processes: int | No
 
 
 def merge_values(key: str, one: JsonValue, other: JsonValue) -> JsonValue:
-    """The value where two keys of a file set one config key; None if they contradict each other. Lists are joined, and a strategy that
-    another key asks for replaces the one that shards less."""
+    """Return the value where two keys of a file set one config key; None if they contradict each other. Lists are joined, and a strategy
+    that another key asks for replaces the one that shards less."""
     if one == other:
         return one
     if isinstance(one, list) and isinstance(other, list):

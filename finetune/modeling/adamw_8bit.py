@@ -77,7 +77,8 @@ def update_rows(weights: Tensor, gradients: Tensor, moments: dict[str, Tensor], 
 
 @cache
 def code_maps(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The 256 values of a byte, fp32 [256], relative to the maximum of a block: signed for the first moment, unsigned for the second."""
+    """Return the 256 values of a byte, fp32 [256], relative to the maximum of a block: signed for the first moment, unsigned for the
+    second."""
     from bitsandbytes.functional import create_dynamic_map
 
     return create_dynamic_map(signed=True).to(device), create_dynamic_map(signed=False).to(device)
@@ -89,17 +90,17 @@ def can_store_in_8_bits(parameter: Tensor) -> bool:
 
 
 def count_columns(parameter: Tensor) -> int:
-    """Elements in each row."""
+    """Return the number of elements in each row."""
     return math.prod(parameter.shape[1:])
 
 
 def pad_columns(columns: int) -> int:
-    """Elements of a row in whole blocks."""
+    """Return the number of elements of a row in whole blocks."""
     return -(-columns // BLOCK) * BLOCK
 
 
 def state_bytes(parameter: Tensor) -> float:
-    """Bytes of both moments and their scales, per element of a parameter."""
+    """Return the bytes of both moments and their scales, per element of a parameter."""
     columns = pad_columns(count_columns(parameter))
     return 2 * (columns + columns // BLOCK * 4) / count_columns(parameter)
 
@@ -115,7 +116,7 @@ def empty_state(part: Tensor, steps: int) -> dict[str, Tensor]:
 
 
 def sharded_state(whole: Tensor, state: dict[str, Any]) -> dict[str, Tensor]:
-    """The state of this rank's shard, as tensors that are sharded like the parameter."""
+    """Return the state of this rank's shard, as tensors that are sharded like the parameter."""
     columns = pad_columns(count_columns(whole))
     widths = {name: columns // BLOCK if name.endswith(SCALE) else columns for name in state if name != "step"}
     return {name: shard_rows_like(whole, state[name], width) for name, width in widths.items()}

@@ -16,7 +16,7 @@ Initializer = Callable[[torch.Generator, torch.Size], Tensor]
 
 
 def make_generator(seed: int, name: str) -> torch.Generator:
-    """A CPU generator for one parameter: its values do not depend on ranks, sharding, or other parameters."""
+    """Return a CPU generator for one parameter: its values do not depend on ranks, sharding, or other parameters."""
     key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
     return torch.Generator().manual_seed(key)
 
@@ -40,5 +40,5 @@ def check_names(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def owning_modules(names: Iterable[str]) -> set[str]:
-    """Names of the modules that own these parameters; they get no adapters, since all of their values are trained."""
+    """Return the names of the modules that own these parameters; they get no adapters, since all of their values are trained."""
     return {name.rpartition(".")[0] for name in names}

@@ -48,9 +48,9 @@ def check_model(loaded: Loaded, recipe: Recipe, weight: float) -> None:
 
 
 def load_base(loaded: Loaded, model: nn.Module, path: str | None, dtype: torch.dtype, fill: Callable[[Loaded], None]) -> nn.Module:
-    """A frozen copy of the base in eval mode, sharded and filled; `path` is its head, with which that of `model` is compared from now on,
-    or None if the copy predicts with its own. `loaded`: as the recipe's `load` returns it, of its own. `dtype`: compute type. `fill`:
-    shards and fills a model. Collective: call on every rank."""
+    """Return a frozen copy of the base in eval mode, sharded and filled; `path` is its head, with which that of `model` is compared from
+    now on, or None if the copy predicts with its own. `loaded`: as the recipe's `load` returns it, of its own. `dtype`: compute type.
+    `fill`: shards and fills a model. Collective: call on every rank."""
     base = loaded.model.eval().requires_grad_(False)
     for parameter in base.parameters():
         if parameter.is_floating_point():
@@ -66,8 +66,8 @@ def load_base(loaded: Loaded, model: nn.Module, path: str | None, dtype: torch.d
 
 
 def add_term(recipe: Recipe, weight: float, base: nn.Module | None) -> Recipe:
-    """The recipe with one more term in its loss, and in the counts of its batches; unchanged with a weight of 0. `base`: from `load_base`;
-    None: the model itself without its adapters."""
+    """Return the recipe with one more term in its loss, and in the counts of its batches; unchanged with a weight of 0. `base`: from
+    `load_base`; None: the model itself without its adapters."""
     if not weight:
         return recipe
     comparison = recipe.base_distance
@@ -88,7 +88,7 @@ def add_term(recipe: Recipe, weight: float, base: nn.Module | None) -> Recipe:
 
 
 def add_reference(recipe: Recipe, base: nn.Module | None) -> Recipe:
-    """The recipe with the predictions of the base in the batches of its loss. `base` as in `add_term`."""
+    """Return the recipe with the predictions of the base in the batches of its loss. `base` as in `add_term`."""
     reference = recipe.reference
     assert reference is not None  # `needs_reference`
 
@@ -109,8 +109,8 @@ def choose_divergence(options: BaseModel, recipe: Recipe) -> Recipe:
 
 @torch.no_grad()
 def predict_with_base(predict: Callable[[nn.Module, Batch], Tensor], model: nn.Module, base: nn.Module | None, batch: Batch) -> Tensor:
-    """The base's states or predictions [N, …] of a batch, before the forward of `model`: sharding prepares its backward pass in the last
-    forward."""
+    """Return the base's states or predictions [N, …] of a batch, before the forward of `model`: sharding prepares its backward pass in the
+    last forward."""
     if base is not None:
         return predict(base, batch)
     with switch_off_adapters(model):

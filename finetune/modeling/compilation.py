@@ -80,7 +80,7 @@ def find_obstacle(model: Model, tensor: int, loaded: Loaded) -> str | None:
 
 
 def count_kinds(loaded: Loaded) -> int:
-    """Number of classes of blocks, each of which gets its own graph."""
+    """Return the number of classes of blocks, each of which gets its own graph."""
     return len({type(module) for module in loaded.model.modules() if isinstance(module, loaded.blocks)})
 
 
@@ -93,8 +93,8 @@ def estimate_seconds(loaded: Loaded, positions: int) -> float:
 
 
 def fixed_positions(packing: bool, recipe: Recipe, largest: int) -> int | None:
-    """Length to which micro-batches of up to `largest` positions are padded when blocks are compiled; None if sizes vary, and blocks are
-    compiled with dynamic shapes."""
+    """Return the length to which micro-batches of up to `largest` positions are padded when blocks are compiled; None if sizes vary, and
+    blocks are compiled with dynamic shapes."""
     return largest if packing and recipe.pad is not None else None
 
 

@@ -45,7 +45,7 @@ class AdaptedExperts(NamedTuple):
         return f"{module}.lora_B.{own}"
 
     def shape(self, down: Sequence[int], up: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the parameter, from those of A and B."""
+        """Return the shape of the parameter, from those of A and B."""
         return (down[0], down[2], up[1]) if self.transposed else (down[0], up[1], down[2])
 
     def factors(self, down: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,8 +61,8 @@ class AdaptedExperts(NamedTuple):
 
 
 def find_experts(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters [E, …, …] that stand for the weights of all experts of a layer, by name. Other parameters of three axes, such as
-    those of Mamba heads, belong to a module without a number of experts."""
+    """Return the parameters [E, …, …] that stand for the weights of all experts of a layer, by name. Other parameters of three axes, such
+    as those of Mamba heads, belong to a module without a number of experts."""
     return {
         f"{name}.{own}": parameter
         for name, module in model.named_modules()
@@ -133,7 +133,7 @@ def has_adapter(module: nn.Module, own: str) -> bool:
 
 
 def list_adapted(model: nn.Module) -> list[AdaptedExperts]:
-    """The adapted parameters of a model, in the order of their definition."""
+    """Return the adapted parameters of a model, in the order of their definition."""
     return [
         AdaptedExperts(f"{plain_name(name)}.{own}", is_transposed(module))
         for name, module in model.named_modules()
@@ -143,8 +143,8 @@ def list_adapted(model: nn.Module) -> list[AdaptedExperts]:
 
 
 def name_in_peft(adapted: Iterable[AdaptedExperts]) -> dict[str, tuple[str, AdaptedExperts]]:
-    """Name of a tensor in the files of peft → name of A or B, and its parameter. peft wraps a module once for each of its parameters, the
-    first one innermost; the place in this nest says which parameter a tensor belongs to."""
+    """Return the name of a tensor in the files of peft → name of A or B, and its parameter. peft wraps a module once for each of its
+    parameters, the first one innermost; the place in this nest says which parameter a tensor belongs to."""
     wrapped, found = dict[str, list[AdaptedExperts]](), dict[str, tuple[str, AdaptedExperts]]()
     for each in adapted:
         wrapped.setdefault(each.name.rpartition(".")[0], []).append(each)
@@ -156,7 +156,7 @@ def name_in_peft(adapted: Iterable[AdaptedExperts]) -> dict[str, tuple[str, Adap
 
 
 def peft_shape(name: str, each: AdaptedExperts, shape: Sequence[int]) -> tuple[int, ...]:
-    """Shape of A or B in the files of peft: A [E·r, in], B [out, r·E]."""
+    """Return the shape of A or B in the files of peft: A [E·r, in], B [out, r·E]."""
     return (shape[0] * shape[1], shape[2]) if name == each.down else (shape[1], shape[2] * shape[0])
 
 

@@ -55,7 +55,7 @@ def resolve_source(source: str | None, revision: str | None, patterns: Sequence[
 
 
 def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:
-    """Path in `folder` → SHA-256, for each file of a base that affects samples, the model or an export.
+    """Return the path in `folder` → SHA-256, for each file of a base that affects samples, the model or an export.
 
     These are all files of a type that a loader reads (`SHAPING`) at the top level of the folder, and at any depth of the folders `inside`
     (`Recipe.base_folders`), without documents and training records (`DESCRIBING`). By type, not by name, since each tokenizer class has
@@ -75,8 +75,8 @@ def content_digest(digests: Mapping[str, str]) -> str:
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files, and for a damaged
-    one."""
+    """Return the tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files, and for a
+    damaged one."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with open_weights(path) as file:
@@ -104,7 +104,7 @@ def describe_storage(base: Path, compute: torch.dtype) -> str | None:
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape, from the files' headers, as `find_tensors`."""
+    """Return the tensor name → shape, from the files' headers, as `find_tensors`."""
     return {name: tensor.shape for name, tensor in find_tensors(folder).items()}
 
 
@@ -120,7 +120,7 @@ def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: tor
 
 
 def base_name(name: str) -> str:
-    """A parameter's name in the base's files, without the parts that wrappers and adapters add."""
+    """Return a parameter's name in the base's files, without the parts that wrappers and adapters add."""
     return plain_name(name).replace(".base_layer.", ".")
 
 
@@ -185,8 +185,8 @@ def open_base(folder: Path, layouts: Mapping[str, TensorLayout] = AS_STORED) -> 
 
 
 def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), layouts: Mapping[str, TensorLayout] = AS_STORED) -> list[str]:
-    """Tensors that the base lacks, has in another shape or as integers, without the `added` ones, one line each. Compares full shapes,
-    since a slice of a larger tensor would load without an error. `layouts`: `Loaded.layouts`."""
+    """Return the tensors that the base lacks, has in another shape or as integers, without the `added` ones, one line each. Compares full
+    shapes, since a slice of a larger tensor would load without an error. `layouts`: `Loaded.layouts`."""
     tensors = find_tensors(base)
     known = {name: TensorLayout.of(name, tensor.shape) for name, tensor in tensors.items()} | {**layouts}
     wanted = dict(
@@ -246,7 +246,7 @@ def _split_rows(slices: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
 
 
 def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """Shape of this rank's shard, and its slices in the full tensor."""
+    """Return the shape of this rank's shard, and its slices in the full tensor."""
     if not isinstance(tensor, DTensor):
         return tuple(tensor.shape), tuple(slice(0, size) for size in tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
@@ -266,7 +266,7 @@ def slices_at(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Place
 
 
 def chunk(part: slice, count: int, number: int) -> slice:
-    """One of `count` pieces of equal length, of which the last ones may be shorter or empty (torch.chunk's rule, and DTensor's)."""
+    """Return one of `count` pieces of equal length, of which the last ones may be shorter or empty (torch.chunk's rule, and DTensor's)."""
     length = -(-(part.stop - part.start) // count)
     start = min(part.start + number * length, part.stop)
     return slice(start, min(start + length, part.stop))

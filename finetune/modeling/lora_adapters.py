@@ -151,7 +151,7 @@ def peft_config(lora: Lora, modules: Collection[str], parameters: Collection[str
 
 
 def split_targets(modules: Collection[str], fused: bool) -> tuple[list[str], list[str]]:
-    """Names of linear layers as `target_modules` and as `target_parameters`, with which peft adds the same adapters.
+    """Return the names of linear layers as `target_modules` and as `target_parameters`, with which peft adds the same adapters.
 
     `fused`: whether the model has experts that transformers 5 makes one parameter. There, peft takes each layer with a name of
     `EXPERT_LAYERS` for these experts, also another one, such as the shared experts of DeepSeek-V3.
@@ -197,7 +197,7 @@ def is_adapter(name: str) -> bool:
 
 
 def layer_of(name: str) -> str:
-    """The adapted layer's name, from the name of an adapter's parameter."""
+    """Return the adapted layer's name, from the name of an adapter's parameter."""
     return name.partition(".lora_")[0]
 
 
@@ -207,7 +207,7 @@ def is_of_layer(name: str) -> bool:
 
 
 def peft_name(name: str) -> str:
-    """A parameter's name in the files that peft writes and reads."""
+    """Return a parameter's name in the files that peft writes and reads."""
     return f"base_model.model.{name.replace('.default.', '.')}".replace(".lora_magnitude_vector.weight", ".lora_magnitude_vector")
 
 

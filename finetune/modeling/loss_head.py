@@ -60,8 +60,9 @@ class LossHead(nn.Module):
         return scores
 
     def measure_distance(self, hidden: Tensor, base_states: Tensor) -> Tensor:
-        """The sum of `BaseHead`, an fp32 scalar with gradients for hidden states and weight. The base's head is `base_head`, or without
-        one this head, whose weights are then not trained. Call it only from `forward`, in which sharding has gathered the weights."""
+        """Return the sum of `BaseHead`, an fp32 scalar with gradients for hidden states and weight. The base's head is `base_head`, or
+        without one this head, whose weights are then not trained. Call it only from `forward`, in which sharding has gathered the
+        weights."""
         compare = self.__dict__.get("base_head") or BaseHead(self)
         distance: Tensor = _Distance.apply(hidden, self.weight, self.bias, base_states, compare, torch.is_grad_enabled())
         return distance
@@ -230,13 +231,13 @@ def _scale_gradients(ctx: Context, factor: Tensor) -> list[Tensor | None]:
 
 
 def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The result of `LossHead`, from full logits [N, V] and targets [N]."""
+    """Return the result of `LossHead`, from full logits [N, V] and targets [N]."""
     nll = functional.cross_entropy(logits.float(), targets, reduction="sum")
     return nll, (logits.detach().argmax(-1) == targets).sum().float()
 
 
 def rows_of_a_chunk(positions: int, words: int, device: str) -> int:
-    """Rows per chunk of logits [positions, words]."""
+    """Return the rows per chunk of logits [positions, words]."""
     return max(SMALLEST[device], -(-positions // PARTS), AT_ONCE[device] // words)
 
 

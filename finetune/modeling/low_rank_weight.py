@@ -81,7 +81,8 @@ class LowRankWeight:
 def multiply(
     product: Callable[[Tensor, Tensor], Tensor], first: Tensor | LowRankWeight, second: Tensor | LowRankWeight, aligned: bool = False
 ) -> Tensor:
-    """The product of a tensor and a `LowRankWeight`, or the other way round. `aligned`: rows must have whole multiples of `ALIGNMENT`."""
+    """Return the product of a tensor and a `LowRankWeight`, or the other way round. `aligned`: rows must have whole multiples of
+    `ALIGNMENT`."""
     if isinstance(first, LowRankWeight):
         return product(first.base, add_update(second)) + product(first.left, product(first.right, add_update(second)))
     assert isinstance(second, LowRankWeight)  # at least one of the two is
@@ -90,11 +91,11 @@ def multiply(
 
 
 def align_rank(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors with zeros up to a rank whose rows have whole multiples of `ALIGNMENT`."""
+    """Return both factors with zeros up to a rank whose rows have whole multiples of `ALIGNMENT`."""
     missing = -left.shape[-1] % (ALIGNMENT // left.element_size())
     return (functional.pad(left, (0, missing)), functional.pad(right, (0, 0, 0, missing))) if missing else (left, right)
 
 
 def add_update(value: Any) -> Any:
-    """A `LowRankWeight` as a tensor; other values as they are."""
+    """Return a `LowRankWeight` as a tensor; other values as they are."""
     return value.to_tensor() if isinstance(value, LowRankWeight) else value

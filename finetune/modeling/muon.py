@@ -195,5 +195,5 @@ def _find_shards(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placemen
 
 
 def count_ranks(whole: Tensor) -> int:
-    """Number of ranks that have a shard or a copy of a parameter; 1 if it is not sharded."""
+    """Return the number of ranks that have a shard or a copy of a parameter; 1 if it is not sharded."""
     return whole.device_mesh.size() if isinstance(whole, DTensor) else 1

@@ -31,8 +31,8 @@ def check(train: Train, model: Model, parallel: Parallel) -> None:
 
 
 def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module], ...] = ()) -> torch.optim.AdamW:
-    """The optimizer `train.optimizer` over the trained parameters; only matrices have weight decay (Loshchilov & Hutter 2019). Call it
-    after sharding. `blocks`: classes whose matrices Muon updates. Raises the errors of `check_rules`.
+    """Return the optimizer `train.optimizer` over the trained parameters; only matrices have weight decay (Loshchilov & Hutter 2019). Call
+    it after sharding. `blocks`: classes whose matrices Muon updates. Raises the errors of `check_rules`.
 
     It works on this rank's shards as plain tensors: AdamW needs no communication, and the Python overhead of DTensor operations exceeds
     their time on a GPU. A group's `of` are the model's parameters, in the order of its `params`, which `update_parameters` fills.
@@ -67,7 +67,7 @@ def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module]
 
 
 def assign_rules(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module], ...]) -> dict[nn.Parameter, Rule]:
-    """The rule of each trained parameter, in the model's order; independent of sharding, and works on meta."""
+    """Return the rule of each trained parameter, in the model's order; independent of sharding, and works on meta."""
     embeddings = find_embeddings(model)
     in_blocks = {id(parameter) for block in blocks_of(model, blocks) for parameter in block.parameters()}
     takes: dict[Rule, Callable[[nn.Parameter], bool]] = {
@@ -80,7 +80,7 @@ def assign_rules(model: nn.Module, optimizer: Rule, blocks: tuple[type[nn.Module
 
 
 def find_embeddings(model: nn.Module) -> set[int]:
-    """Ids of the weights of embeddings, including tied ones."""
+    """Return the ids of the weights of embeddings, including tied ones."""
     return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
@@ -98,7 +98,7 @@ def check_rules(model: nn.Module, optimizer: Rule, rules: Mapping[nn.Parameter, 
 
 
 def state_bytes(parameter: nn.Parameter, rule: Rule) -> float:
-    """Bytes of optimizer state per element of a parameter."""
+    """Return the bytes of optimizer state per element of a parameter."""
     match rule:
         case "adamw_8bit":
             return adamw_8bit.state_bytes(parameter)
@@ -135,7 +135,7 @@ def learning_rate(step: int, total: int, train: Train) -> float:
 
 @torch.no_grad()
 def update_parameters(optimizer: torch.optim.AdamW, rate: float) -> None:
-    """One optimizer update with this learning rate; frees the gradients."""
+    """Apply one optimizer update with this learning rate; frees the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     for whole, own in iterate_parameters(optimizer):
@@ -174,7 +174,7 @@ def empty_state(rule: Rule, part: Tensor, steps: int) -> dict[str, Tensor]:
 
 
 def sharded_state(optimizer: torch.optim.AdamW) -> dict[nn.Parameter, dict[str, Tensor]]:
-    """The moments of each trained parameter of the model by their kind, such as `exp_avg`, sharded like the parameter."""
+    """Return the moments of each trained parameter of the model by their kind, such as `exp_avg`, sharded like the parameter."""
     found: dict[nn.Parameter, dict[str, Tensor]] = {}
     for group in optimizer.param_groups:
         for whole, own in zip(group["of"], group["params"], strict=True):

@@ -78,7 +78,7 @@ def check(model: Model) -> None:
 
 
 def weight_of(name: str) -> str | None:
-    """Name of the weight of a quantized parameter; None for the name of any other parameter."""
+    """Return the name of the weight of a quantized parameter; None for the name of any other parameter."""
     for ending in (PACKED, SCALES):
         if name.endswith(ending):
             return name.removesuffix(ending) + ".weight"
@@ -91,13 +91,13 @@ def original_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def bytes_of(name: str, rows: Tensor) -> Tensor:
-    """Values of a quantized parameter (packed weights or scales, as bytes) for these rows [n, in] of the weight."""
+    """Return the values of a quantized parameter (packed weights or scales, as bytes) for these rows [n, in] of the weight."""
     packed, scales = _quantize(rows)
     return packed if name.endswith(PACKED) else scales
 
 
 def round_to_4_bits(rows: Tensor) -> Tensor:
-    """Rows [n, in] of a weight after quantization and dequantization, fp32."""
+    """Return the rows [n, in] of a weight after quantization and dequantization, fp32."""
     from bitsandbytes.functional import dequantize_4bit
 
     packed, scales = _quantize(rows)

@@ -56,7 +56,7 @@ class StoredTensor:
     """Rows and columns that share a scale."""
 
     def parts(self) -> tuple[str, ...]:
-        """Names in the files."""
+        """Return the names in the files."""
         return (self.name, self.scale) if self.scale else (self.name,)
 
 
@@ -105,8 +105,8 @@ def describe_form(folder: Path, places: Mapping[str, Path], compute: torch.dtype
 
 
 def read_values(handle: Callable[[str], WeightsFile], tensor: StoredTensor, slices: tuple[slice, ...] | None) -> Tensor:
-    """The values of a tensor, or of these slices of it: as they are stored, or dequantized; fp8 to fp32, mxfp4 to bf16, which has all of
-    its values. Besides the result, it needs memory for about two copies of it in fp32. `handle`: name → open file."""
+    """Return the values of a tensor, or of these slices of it: as they are stored, or dequantized; fp8 to fp32, mxfp4 to bf16, which has
+    all of its values. Besides the result, it needs memory for about two copies of it in fp32. `handle`: name → open file."""
     if tensor.form is None:
         file = handle(tensor.name)
         return file.get_tensor(tensor.name) if slices is None else file.get_slice(tensor.name)[slices]

@@ -110,8 +110,8 @@ def trace_step(
     trimmed: nn.Module, counts: dict[str, int], blocks: tuple[type[nn.Module], ...], loss: LossFunction, batch: Batch, positions: int,
     dtype: torch.dtype, recomputing: Recomputing, tensor: int = 1, plans: Plans = NO_PLANS,
 ) -> Activations:  # fmt: skip
-    """Memory and FLOPs of one step of the full model, from a copy that `trim_stacks` has shortened (parameters on meta, requires_grad as in
-    training). The model is not changed.
+    """Return memory and FLOPs of one step of the full model, from a copy that `trim_stacks` has shortened (parameters on meta,
+    requires_grad as in training). The model is not changed.
 
     `counts`: the result of `trim_stacks`. `tensor`: number of tensor-parallel ranks.
     """

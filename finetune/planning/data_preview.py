@@ -57,7 +57,7 @@ class DataPreview:
 
 
 def make_reader(config: Config, recipe: Recipe, processor: Any) -> RowReader:
-    """The reader of a run's data."""
+    """Return the reader of a run's data."""
     limit = row_measurement.LengthLimit.of(config.data, config.train)
     return RowReader(recipe=recipe, name=config.recipe, options=config.options, limit=limit, processor=processor)
 
@@ -86,8 +86,8 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
 
 
 def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
-    """A problem for each file of a mixture that has the content of an earlier one, as `MixedRows.mix` refuses it. Only files of equal size
-    are read."""
+    """Yield a problem for each file of a mixture that has the content of an earlier one, as `MixedRows.mix` refuses it. Only files of equal
+    size are read."""
     sizes = [path.stat().st_size for path in paths]
     seen: dict[str, Path] = {}
     for path, size in zip(paths, sizes, strict=True):
@@ -135,8 +135,8 @@ class RowReader:
                 raise UserError(f"{path}:{line}: {problem}") from None
 
     def inspect_row(self, path: Path, row: dict[str, Any], earlier: EarlierRows | None) -> tuple[int, Sample | None]:
-        """Positions and sample of a row; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a missing file that
-        it names, and an exception of the recipe, which is a bug of the recipe."""
+        """Return positions and sample of a row; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a missing
+        file that it names, and an exception of the recipe, which is a bug of the recipe."""
         recipe, folder = self.recipe, dataset_opening.data_folder(path)
         try:
             referenced_file_changes.describe_files(recipe.files(row), folder)

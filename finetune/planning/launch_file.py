@@ -15,8 +15,8 @@ from overtone.finetune.planning.parallelism_planner import LayoutEstimate
 
 
 def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path | None, arguments: Sequence[str]) -> str:
-    """The command that trains with this layout. `file`: its launch file; None: one that comes with the package, or no launcher for one
-    process. `arguments`: those of the training. On other machines the same with their --machine_rank; 10.0.0.1 is to be replaced."""
+    """Return the command that trains with this layout. `file`: its launch file; None: one that comes with the package, or no launcher for
+    one process. `arguments`: those of the training. On other machines the same with their --machine_rank; 10.0.0.1 is to be replaced."""
     words = [*arguments, *list_overrides(verdict)]
     machine = ["--machine_rank", 0, "--main_process_ip", "10.0.0.1"] if cluster.nodes > 1 else []
     if file is not None:

@@ -8,8 +8,8 @@ PORT = 29500
 
 
 def launch_settings(distributed_type: str, machines: int, processes: int | str, fsdp: Mapping[str, bool] | None) -> dict[str, object]:
-    """Content of a launch file. `processes`: over all machines, or `gpu`, one for each that is visible; `fsdp`: what its section says of
-    resharding and offloading, None without that section."""
+    """Return the content of a launch file. `processes`: over all machines, or `gpu`, one for each that is visible; `fsdp`: what its section
+    says of resharding and offloading, None without that section."""
     values: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": distributed_type,

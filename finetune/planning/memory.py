@@ -228,7 +228,7 @@ def _find_divided(model: nn.Module, blocks: tuple[type[nn.Module], ...], plans: 
 
 
 def shard_size(weight: ParameterOutline, arrangement: Arrangement) -> int:
-    """Elements of a parameter on rank 0, which has the largest shard."""
+    """Return the number of elements of a parameter on rank 0, which has the largest shard."""
     if not weight.in_block or arrangement.tensor == 1:
         return -(-weight.rows // arrangement.shards) * weight.columns
     part = group_shard_size(weight, arrangement.tensor)
@@ -237,7 +237,7 @@ def shard_size(weight: ParameterOutline, arrangement: Arrangement) -> int:
 
 
 def group_shard_size(weight: ParameterOutline, tensor: int) -> int:
-    """Elements of a gathered parameter on one of `tensor` tensor-parallel ranks."""
+    """Return the number of elements of a gathered parameter on one of `tensor` tensor-parallel ranks."""
     return weight.size if weight.divided is None else weight.size // tensor
 
 
@@ -247,12 +247,12 @@ def gathered_bytes(unit: Unit, tensor: int) -> int:
 
 
 def trained_size(unit: Unit, tensor: int) -> int:
-    """Elements of a unit that get a gradient."""
+    """Return the number of elements of a unit that get a gradient."""
     return sum(group_shard_size(weight, tensor if weight.in_block else 1) for weight in unit.weights if weight.trained)
 
 
 def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, compute: int) -> Memory:
-    """Memory of the rank with the most. `work`: memory of its micro-batch. `compute`: bytes per element of the compute type."""
+    """Return the memory of the rank with the most. `work`: memory of its micro-batch. `compute`: bytes per element of the compute type."""
     tensor, units = arrangement.tensor, of.units or (Unit(()),)
     trained = sum(shard_size(weight, arrangement) for weight in of.weights if weight.trained)
     frozen = sum(shard_size(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
@@ -277,7 +277,7 @@ def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, co
 
 
 def freeze_outline(of: Outline) -> Outline:
-    """The outline of a model's frozen copy."""
+    """Return the outline of a model's frozen copy."""
 
     def freeze(unit: Unit) -> Unit:
         return Unit(tuple(replace(weight, trained=False, at_rest=weight.gathered) for weight in unit.weights))

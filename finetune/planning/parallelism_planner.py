@@ -108,7 +108,7 @@ class LayoutEstimate:
 
 
 def list_arrangements(cluster: Cluster, refuses_tensor: Callable[[int], str | None], offload: bool = False) -> Iterator[Arrangement]:
-    """All parallel layouts that this cluster allows, the simplest first. On one rank: only ddp."""
+    """Yield all parallel layouts that this cluster allows, the simplest first. On one rank: only ddp."""
     ranks = cluster.ranks
     if ranks == 1:
         yield Arrangement("ddp", 1, offload=offload)
@@ -174,13 +174,13 @@ def estimate_step_time(work: Work, cluster: Cluster, arrangement: Arrangement, t
 
 
 def estimate_communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
-    """Seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and numbers of
-    the collectives are those that workshop/benchmarks/communication.py measures on real ranks."""
+    """Return the seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and
+    numbers of the collectives are those that workshop/benchmarks/communication.py measures on real ranks."""
     outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
     units = (outline.root, *outline.units)
 
     def ring(size: float, ranks: int, beside: int) -> float:
-        """Seconds of a ring collective over `size` bytes; `beside` such rings run at the same time."""
+        """Return the seconds of a ring collective over `size` bytes; `beside` such rings run at the same time."""
         across = cluster.nodes > 1 and ranks * beside > cluster.gpus
         # All GPUs of a machine share its network bandwidth, so rings that run at the same time divide it.
         speed = 1e9 * (min(cluster.gpu.link, cluster.gpu.fabric / beside) if across else cluster.gpu.link)
@@ -215,7 +215,7 @@ def estimate_communication(work: Work, cluster: Cluster, arrangement: Arrangemen
 
 
 def estimate_tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangement) -> float:
-    """Seconds per micro-batch for tensor parallelism: `SUMS` all-reduces of the states in each block, which do not overlap."""
+    """Return the seconds per micro-batch for tensor parallelism: `SUMS` all-reduces of the states in each block, which do not overlap."""
     size, outline = arrangement.tensor, work.outline
     states = work.micro_tokens * outline.hidden * work.compute
     return outline.blocks * SUMS * (2 * (size - 1) / size * states / (cluster.gpu.link * 1e9) + (size - 1) * HOP) if size > 1 else 0.0
@@ -240,7 +240,7 @@ def explain_rejection(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
 
 
 def group_terms(memory: Memory) -> dict[str, int]:
-    """Memory terms, grouped by what reduces them."""
+    """Return the memory terms, grouped by what reduces them."""
     return {
         "weights, gradients and optimizer": memory.lasting,
         "gathered weights": memory.gathered,

@@ -36,7 +36,8 @@ TERMS = {
 def format_plan(
     prospect: RunPlan, command: str, seen: DataPreview | str | None, sizes: RunSizes | None, problems: list[str]
 ) -> Iterator[str]:
-    """The plan, line by line. `command`: the one that trains like this. `sizes`: those that follow from the data, if there are any."""
+    """Yield the plan, line by line. `command`: the one that trains like this. `sizes`: those that follow from the data, if there are
+    any."""
     yield from describe_run(prospect)
     if isinstance(seen, DataPreview) and sizes is not None:
         if not prospect.foreseen.config.train.steps:
@@ -60,7 +61,7 @@ def format_problems(problems: list[str]) -> Iterator[str]:
 
 
 def describe_run(prospect: RunPlan) -> Iterator[str]:
-    """Parameters, steps, checkpoints, time."""
+    """Yield parameters, steps, checkpoints, time."""
     foreseen, best = prospect.foreseen, prospect.best
     of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
     size = checkpoint_size(foreseen)
@@ -83,7 +84,7 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
 
 
 def describe_data(prospect: RunPlan, found: DataPreview, steps: int) -> str:
-    """Steps and time; extrapolated unless all rows were read."""
+    """Return steps and time; extrapolated unless all rows were read."""
     train, about = prospect.foreseen.config.train, "" if found.looked_at == found.rows else "about "
     return (
         f"{about}{format_count(steps, 'step')}, {format_duration(steps * prospect.best.seconds.total)}: "
@@ -93,7 +94,7 @@ def describe_data(prospect: RunPlan, found: DataPreview, steps: int) -> str:
 
 
 def describe_memory(prospect: RunPlan) -> Iterator[str]:
-    """Memory of one GPU, term by term, with bars."""
+    """Yield the memory of one GPU, term by term, with bars."""
     best = prospect.best
     where = f"{best.arrangement} on {prospect.cluster}"
     yield f"peak memory of a GPU with {where}, activation checkpointing {best.recomputing}, in GiB:"
@@ -113,7 +114,7 @@ def format_bars(memory: Memory) -> Iterator[str]:
 
 
 def describe_strategy(prospect: RunPlan, command: str) -> Iterator[str]:
-    """The chosen strategy, the `command` that trains with it, and the reasons against the others."""
+    """Yield the chosen strategy, the `command` that trains with it, and the reasons against the others."""
     best, *others = prospect.verdicts
     suffix = ", as configured" if prospect.configured else ""
     yield f"strategy: {best.arrangement}{suffix}; distributed_type: {distributed_type(best.arrangement)}; --write FILE writes a launch file"

@@ -53,7 +53,7 @@ class RunPlan:
         )
 
     def problems(self, seen: DataPreview | str | None) -> Iterator[str]:
-        """Problems that would stop the run later. `seen`: the result of `look_at_data`."""
+        """Yield the problems that would stop the run later. `seen`: the result of `look_at_data`."""
         foreseen = self.foreseen
         base = Path(str(foreseen.config.model.source))
         if not has_weights(base) and commit_of(base) is None:  # training downloads those of a model on the hub
@@ -81,8 +81,8 @@ def look_at_data(foreseen: RunEstimate, recipe: Recipe) -> DataPreview | str | N
 
 
 def settle_plan(foreseen: RunEstimate, seen: DataPreview | str | None) -> tuple[RunEstimate, RunSizes | None]:
-    """The estimate with the step size that the data give, and the sizes as training will choose them; without data, the largest step of
-    `auto`, and None."""
+    """Return the estimate with the step size that the data give, and the sizes as training will choose them; without data, the largest step
+    of `auto`, and None."""
     if not isinstance(seen, DataPreview):
         return foreseen, None
     config = foreseen.config
@@ -140,5 +140,5 @@ def advise_on_memory(prospect: RunPlan) -> str:
 
 
 def checkpoint_size(foreseen: RunEstimate) -> int:
-    """Size of one checkpoint on disk, in bytes."""
+    """Return the size of one checkpoint on disk, in bytes."""
     return disk_space.checkpoint_bytes(foreseen.outline.trained, foreseen.outline.state_bytes)

@@ -33,7 +33,7 @@ def require_resources(workers: int, each: Mapping[str, float], flag: str) -> Non
 
 
 def count_room(each: Mapping[str, float]) -> int:
-    """Number of workers, each needing `each`, that fit on the cluster when it is idle."""
+    """Return the number of workers, each needing `each`, that fit on the cluster when it is idle."""
     import ray
 
     there = ray.cluster_resources()
@@ -53,7 +53,7 @@ def choose_worker_resources(gpu: bool | None) -> dict[str, float]:
 
 
 def list_machines() -> list[dict[str, Any]]:
-    """The machines that are alive."""
+    """Return the machines that are alive."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
@@ -81,7 +81,7 @@ def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
 
 
 def inspect_machine(paths: list[str]) -> dict[str, Any]:
-    """Runs on a machine of the cluster: the paths that it does not see, and its version of this package."""
+    """Return the paths that a machine of the cluster does not see, and its version of this package. Runs on that machine."""
     return {"missing": [path for path in paths if not Path(path).exists()], "version": __version__}
 
 

@@ -108,8 +108,8 @@ def _options(each: dict[str, float]) -> dict[str, Any]:
 
 
 def find_missed_stops(folder: Path, trials: Sequence[TrialRecord]) -> dict[int, str]:
-    """Number of a trial that early stopping stopped while the driver was being killed → the reason: it must not continue, although its
-    record does not say so yet."""
+    """Return the number of a trial that early stopping stopped while the driver was being killed → the reason: it must not continue,
+    although its record does not say so yet."""
     stops = {result.trial: result.stop for result in read_results(folder) if result.stop is not None}
     return {trial.number: stops[trial.number] for trial in trials if trial.status not in FINAL and trial.number in stops}
 

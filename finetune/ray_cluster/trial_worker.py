@@ -56,7 +56,7 @@ def train_trial(order: TrialOrder, judge: Any) -> TrialOutcome:
 
 
 def read_config(order: TrialOrder) -> Config:
-    """The checked config of an order. Raises `UserError`."""
+    """Return the checked config of an order. Raises `UserError`."""
     config: Config = check_config(parse_arguments([*order["arguments"], f"--run.dir={order['run_dir']}"]))
     return config
 
@@ -98,7 +98,7 @@ class TrialReports:
 
 
 def read_recent(run_dir: Path, name: str, step: int) -> list[float]:
-    """The last values of a metric of the steps up to `step`, so that a resumed trial averages over the same steps."""
+    """Return the last values of a metric of the steps up to `step`, so that a resumed trial averages over the same steps."""
     events = [event for event in read_log(run_dir / LOG) if event["event"] == "step" and event["step"] <= step] if step else []
     found = (find_value(event, name) for event in sorted(events, key=lambda event: int(event["step"])))
     return [value for value in found if value is not None][-AVERAGED:]

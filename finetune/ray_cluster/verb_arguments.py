@@ -45,14 +45,14 @@ def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> boo
 
 
 def parse_count(flag: str, value: str, least: int = 0) -> int:
-    """A whole number of at least `least`. Raises `UserError`."""
+    """Return a whole number of at least `least`. Raises `UserError`."""
     if not value.isdecimal() or int(value) < least:
         raise UserError(f"--{flag} {value}: expected a number from {least}")
     return int(value)
 
 
 def parse_storage(value: str) -> Path:
-    """The folder that all machines share. Raises `UserError` for object storage."""
+    """Return the folder that all machines share. Raises `UserError` for object storage."""
     if is_url(value):
         raise UserError(
             f"--storage {value}: the run's folder must be one that all machines mount, since its commits are renames; "
@@ -62,14 +62,15 @@ def parse_storage(value: str) -> Path:
 
 
 def format_arguments(arguments: Arguments) -> list[str]:
-    """The arguments as a command line, without run.dir, which the driver resolves for all workers."""
+    """Return the arguments as a command line, without run.dir, which the driver resolves for all workers."""
     assert arguments.recipe is not None
     named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
     return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
 
 
 def list_local_files(source: str | None, data: Data) -> list[Path]:
-    """Paths of the base's `source` and the data, which each machine must have, besides the package, in the same place as this one."""
+    """Return the paths of the base's `source` and the data, which each machine must have, besides the package, in the same place as this
+    one."""
     local = [Path(source)] if source and Path(source).exists() else []
     named = (*data.training_files(), *data.validation_files())
     return [Path.cwd(), *(path.absolute() for path in (*local, *named) if isinstance(path, Path))]

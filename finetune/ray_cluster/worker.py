@@ -67,7 +67,7 @@ class Reports:
         """The reason why training ended."""
 
     def at(self, step: float) -> dict[str, Any]:
-        """The last metrics of training and evaluation that were logged up to `step`."""
+        """Return the last metrics of training and evaluation that were logged up to `step`."""
         return {name: value for number in sorted(self._numbers) if number <= step for name, value in self._numbers[number].items()}
 
     def handle_event(self, kind: str, step: int, facts: dict[str, JsonValue]) -> None:

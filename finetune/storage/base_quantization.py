@@ -52,8 +52,8 @@ class StoredForm(NamedTuple):
 
 
 def find_form(config: Mapping[str, JsonValue], folder: Path) -> StoredForm | None:
-    """The form of the weights in `folder`, by its `config` and its files; None: plain numbers. Raises `UserError` for a form that cannot be
-    dequantized."""
+    """Return the form of the weights in `folder`, by its `config` and its files; None: plain numbers. Raises `UserError` for a form that
+    cannot be dequantized."""
     found: dict[StoredForm, str] = {}
     for place, declared in _find_declarations(config, ""):
         found.setdefault(_read_declaration(declared, f"{folder / 'config.json'}: {place}"), place)
@@ -72,8 +72,8 @@ ADVICE = (
 
 
 def drop_declarations(value: Any) -> Any:
-    """A JSON document without the keys that say how weights are quantized, at any depth, and with bfloat16 as the type of weights instead
-    of one with 8 bits."""
+    """Return a JSON document without the keys that say how weights are quantized, at any depth, and with bfloat16 as the type of weights
+    instead of one with 8 bits."""
     if isinstance(value, list):
         return [drop_declarations(each) for each in value]
     if not isinstance(value, dict):
@@ -83,8 +83,8 @@ def drop_declarations(value: Any) -> Any:
 
 
 def find_raw_tensor(types: Mapping[str, str], others: Collection[str] = ()) -> str | None:
-    """Name and fault of the first tensor whose values are not those of a weight: in 8 or 4 bits, or a scale beside one; None without any.
-    `types`: name → type in the file, without the tensors that a form accounts for. `others`: the names of those."""
+    """Return name and fault of the first tensor whose values are not those of a weight: in 8 or 4 bits, or a scale beside one; None without
+    any. `types`: name → type in the file, without the tensors that a form accounts for. `others`: the names of those."""
     every = {*types, *others}
     for name, kind in sorted(types.items()):
         if kind.startswith(("F8", "F6", "F4")) or (kind not in FLOATS and WEIGHT.fullmatch(name)):

@@ -51,7 +51,7 @@ class ConstructionLimits:
 
     @classmethod
     def of(cls, place: Path) -> ConstructionLimits:
-        """The limits for the model in a folder, or in one file."""
+        """Return the limits for the model in a folder, or in one file."""
         own = [*place.glob("*.safetensors")]
         pickled = [place] if place.is_file() else [path for pattern in PICKLED for path in place.glob(pattern)]
         if not own and not pickled:  # also if a folder inside has some, such as those of a codec: they say nothing about this model

@@ -37,8 +37,8 @@ WARNING = (
 
 
 def find_data() -> Path | None:
-    """Folder of the data package: models, sample recordings, and the recordings of the demo. That of this clone of the repository, or else
-    that of the installed package `overtone_demo`; None if there is neither."""
+    """Return the folder of the data package: models, sample recordings, and the recordings of the demo. That of this clone of the
+    repository, or else that of the installed package `overtone_demo`; None if there is neither."""
     if IN_CLONE.is_dir():
         return IN_CLONE
     spec = importlib.util.find_spec(PACKAGE)
@@ -57,7 +57,7 @@ def data_folder() -> Path:
 
 
 def archive_of(name: str) -> Path:
-    """Path of a demo model's archive. Raises `UserError` if it, or the data package, is not in this installation."""
+    """Return the path of a demo model's archive. Raises `UserError` if it, or the data package, is not in this installation."""
     path = data_folder() / "models" / f"{name}.zip"
     if not path.is_file():
         raise UserError(f"{path} is missing; restore it, or reinstall {PACKAGE}")
@@ -65,7 +65,7 @@ def archive_of(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """Names of all demo models, also where the data package is not installed."""
+    """Return the names of all demo models, also where the data package is not installed."""
     folder = find_data()
     return [*NAMES] if folder is None else sorted(path.stem for path in (folder / "models").glob("*.zip"))
 
@@ -86,8 +86,8 @@ def warning_entry(model: str) -> dict[str, str]:
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name, if
-    the data package is not installed, and if the cache cannot be written to."""
+    """Return the folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown
+    name, if the data package is not installed, and if the cache cannot be written to."""
     if not is_demo_model(name):
         raise UserError(f"{name}: not a demo model; available: {', '.join(names()) or 'none'}")
     folder = cache() / f"{name}-{_digest(name)}"
@@ -114,7 +114,7 @@ def belongs_to_archive(path: Path) -> bool:
 
 
 def cache() -> Path:
-    """Folder to which demo models are unpacked: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
+    """Return the folder to which demo models are unpacked: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
     return cache_home() / "overtone"
 
 

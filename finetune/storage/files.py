@@ -192,7 +192,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """A value as indented JSON. Raises `ValueError` for NaN and infinity, which other parsers reject."""
+    """Return a value as indented JSON. Raises `ValueError` for NaN and infinity, which other parsers reject."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -426,7 +426,7 @@ def digest(path: Path, front: int | None = None) -> str:
 
 
 def resolve_under(root: Path, relative: str) -> Path:
-    """The resolved path of `relative` inside `root`. Raises `UserError` if it is outside of `root`, or not a valid path."""
+    """Return the resolved path of `relative` inside `root`. Raises `UserError` if it is outside of `root`, or not a valid path."""
     try:
         path = (root / relative).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a zero byte or a lone surrogate in the name; a cycle of links

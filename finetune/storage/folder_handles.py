@@ -40,12 +40,12 @@ def name_paths(words: Iterable[str]) -> None:
 
 
 def list_named_paths() -> list[str]:
-    """The paths with links that `name_paths` has accepted, for a process that does not inherit this one's environment."""
+    """Return the paths with links that `name_paths` has accepted, for a process that does not inherit this one's environment."""
     return [*_read_named()]
 
 
 def cache_home() -> Path:
-    """The user's folder for caches of all programs."""
+    """Return the user's folder for caches of all programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home fails for a user without one
 
 

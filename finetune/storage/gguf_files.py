@@ -70,7 +70,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of a GGUF file. Raises `UserError` for a damaged one, and for another version."""
+    """Return the header of a GGUF file. Raises `UserError` for a damaged one, and for another version."""
     try:
         with input_files.open_file(path) as file:
             return _Reader(file).read_header()

@@ -37,12 +37,13 @@ def download_dataset(name: str, patterns: list[str]) -> Path:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit of a downloaded folder, 40 hexadecimal digits; None for any other folder."""
+    """Return the commit of a downloaded folder, 40 hexadecimal digits; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
 
 
 def display_name(folder: Path) -> str:
-    """The name of a model's folder, for people: of a downloaded one that of its repository, since its folder is named after the commit."""
+    """Return the name of a model's folder, for people: of a downloaded one that of its repository, since its folder is named after the
+    commit."""
     if commit_of(folder) is not None and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.rpartition("--")[2]
     return folder.resolve().name

@@ -54,7 +54,8 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """The content of a file of at most `most` bytes. Raises `OSError`, also for one with more, and for a pipe, a device or a socket."""
+    """Return the content of a file of at most `most` bytes. Raises `OSError`, also for one with more, and for a pipe, a device or a
+    socket."""
     with open_file(path) as file:
         return _read_all(file, path, most)
 
@@ -65,7 +66,8 @@ def read_text(path: Path, most: int = LARGEST_TEXT, encoding: str = "utf-8") -> 
 
 
 def read_argument(path: Path) -> bytes:
-    """The content of a text file that was named on the command line, where it may be a pipe of the shell: `--text-file <(…)`, `/dev/stdin`.
+    """Return the content of a text file that was named on the command line, where it may be a pipe of the shell: `--text-file <(…)`,
+    `/dev/stdin`.
 
     Raises as `read_bytes`. A path in a file is never read with this function.
     """
@@ -76,13 +78,13 @@ def read_argument(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their line breaks. Raises as `split_lines` and `open_file`."""
+    """Yield the lines of a file with their line breaks. Raises as `split_lines` and `open_file`."""
     with open_file(path) as file:
         yield from split_lines(file, path)
 
 
 def split_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of an open file with their line breaks. Raises `UserError` with the line's number for one of more than `LONGEST_LINE`
+    """Yield the lines of an open file with their line breaks. Raises `UserError` with the line's number for one of more than `LONGEST_LINE`
     bytes."""
     number = 1
     while line := read_line(file, path, number):
@@ -91,7 +93,7 @@ def split_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def read_line(file: IO[bytes], path: Path, number: int) -> bytes:
-    """The next line of an open file, or its rest, with the line break; empty at its end. `number`: that of the line, from 1.
+    """Return the next line of an open file, or its rest, with the line break; empty at its end. `number`: that of the line, from 1.
 
     Raises `UserError` for a line of more than `LONGEST_LINE` bytes.
     """

@@ -19,7 +19,7 @@ class JsonPart(BaseModel):
 
 
 def parse_model(model: type[ModelT], value: object) -> ModelT:
-    """The value as a `model`. Raises `ValueError` naming the first invalid key."""
+    """Return the value as a `model`. Raises `ValueError` naming the first invalid key."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -31,11 +31,11 @@ def parse_model(model: type[ModelT], value: object) -> ModelT:
 
 
 def validate_json(model: type[BaseModel], value: object) -> dict[str, Any]:
-    """The value with every key of `model`. Raises `ValueError` naming the first invalid key."""
+    """Return the value with every key of `model`. Raises `ValueError` naming the first invalid key."""
     return parse_model(model, value).model_dump()
 
 
 def shorten_value(value: object) -> str:
-    """A value from a file for a message, as ASCII, at most `SHOWN` characters."""
+    """Return a value from a file for a message, as ASCII, at most `SHOWN` characters."""
     text = ascii(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -23,26 +23,26 @@ FAST, PIL = "Fast", "Pil"
 
 
 def list_causal_tokenizers(types: Collection[str]) -> frozenset[str]:
-    """The tokenizers of these types of causal language models."""
+    """Return the tokenizers of these types of causal language models."""
     return list_tokenizers(types) | _with_variants(EARLIER_TOKENIZERS)
 
 
 def list_tokenizers(types: Collection[str]) -> frozenset[str]:
-    """The tokenizers of these types of models."""
+    """Return the tokenizers of these types of models."""
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     return COMMON_TOKENIZERS | _with_variants(_look_up(TOKENIZER_MAPPING_NAMES, types))
 
 
 def list_feature_extractors(types: Collection[str]) -> frozenset[str]:
-    """The feature extractors of these types of models of sound."""
+    """Return the feature extractors of these types of models of sound."""
     from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 
     return frozenset(_look_up(FEATURE_EXTRACTOR_MAPPING_NAMES, types))
 
 
 def list_image_processors(types: Collection[str]) -> frozenset[str]:
-    """The image processors of these types of models."""
+    """Return the image processors of these types of models."""
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
     return _with_variants(_look_up(IMAGE_PROCESSOR_MAPPING_NAMES, types))

@@ -28,8 +28,8 @@ OWN_FOLDERS = ("exports", "runs", "data")
 
 
 def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES, revision: str | None = None) -> Path:
-    """The given folder; or, for the name of a demo model, its unpacked folder; or, for a name on the hub, the folder into which its files
-    that match `patterns` are downloaded, at the commit to which `revision` (default: main) resolves; of the weights, those that
+    """Return the given folder; or, for the name of a demo model, its unpacked folder; or, for a name on the hub, the folder into which its
+    files that match `patterns` are downloaded, at the commit to which `revision` (default: main) resolves; of the weights, those that
     `download_model` chooses.
 
     Raises `UserError`, in the name of the flag or config key `option`, if `model` is none of them or the download fails.
@@ -75,14 +75,15 @@ def download_model(model: str, revision: str | None, patterns: list[str]) -> Pat
 
 
 def find_weight_files(folder: Path) -> list[str]:
-    """Names of the weights that transformers loads from a folder, by its config.json and weights index; none if these name none."""
+    """Return the names of the weights that transformers loads from a folder, by its config.json and weights index; none if these name
+    none."""
     named = read_object(folder / CONFIG).get(NAMED_BY_CONFIG) if (folder / CONFIG).is_file() else None
     index = named if isinstance(named, str) and Path(named).name == named and (folder / named).is_file() else INDEX
     return sorted({*checked_index(folder / index).values()}) if index.endswith(".index.json") and (folder / index).is_file() else []
 
 
 def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:
-    """The given file or folder; or, for the name of a dataset on the hub, the folder into which its files that match `patterns` are
+    """Return the given file or folder; or, for the name of a dataset on the hub, the folder into which its files that match `patterns` are
     downloaded. Raises `UserError`, in the name of the flag `option`."""
     if Path(dataset).exists() or not is_hub_name(dataset):
         return Path(dataset)
@@ -97,7 +98,7 @@ def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:
 
 
 def find_dataset_card(option: str, dataset: str) -> Path | None:
-    """The downloaded README.md of a dataset on the hub; None if it has none, or `dataset` is a path. Raises `UserError` like
+    """Return the downloaded README.md of a dataset on the hub; None if it has none, or `dataset` is a path. Raises `UserError` like
     `resolve_dataset`."""
     if Path(dataset).exists() or not is_hub_name(dataset):
         return None

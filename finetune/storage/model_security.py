@@ -117,8 +117,8 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
 
 
 def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
-    """The clean content of config.json, without declarations of quantization. Raises `UserError` if it is missing, not a JSON object, of a
-    type that `kind` does not accept, or declares a quantization that cannot be dequantized."""
+    """Return the clean content of config.json, without declarations of quantization. Raises `UserError` if it is missing, not a JSON
+    object, of a type that `kind` does not accept, or declares a quantization that cannot be dequantized."""
     path = folder / CONFIG
     config, dropped = cleaned(path)
     found = config.get("model_type")
@@ -166,14 +166,14 @@ def forbid_remote_code() -> Iterator[None]:
 
 
 def cleaned(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Content of a JSON file without the keys that lead to code, and the dropped keys (`key.key: value`). Raises `UserError`."""
+    """Return the content of a JSON file without the keys that lead to code, and the dropped keys (`key.key: value`). Raises `UserError`."""
     document, dropped = read_object(path), list[str]()
     return _without_code(document, path, "", dropped), dropped
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`, also for a
-    file larger than in any real model, and for one that is not a regular file."""
+    """Return the JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`,
+    also for a file larger than in any real model, and for one that is not a regular file."""
     try:
         found = json.loads(read_limited(path))
     except FileNotFoundError as error:
@@ -190,8 +190,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_limited(path: Path) -> bytes:
-    """The content of a file of a model that is parsed as a whole. Raises `OSError`, also for a file of a size that no model has, and for a
-    pipe, a device or a socket."""
+    """Return the content of a file of a model that is parsed as a whole. Raises `OSError`, also for a file of a size that no model has, and
+    for a pipe, a device or a socket."""
     most, brackets = next((most, brackets) for names, most, brackets in LARGEST if names.fullmatch(path.name))
     content = input_files.read_bytes(path, most)
     if path.suffix == ".json" and content.count(b"[") + content.count(b"{") > brackets:
@@ -246,7 +246,7 @@ def _short(value: JsonValue) -> str:
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """Text for a message: at most so many characters, and without terminal control characters."""
+    """Return the text for a message: at most so many characters, and without terminal control characters."""
     plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return plain if len(plain) <= most else plain[: most - 3] + "..."
 
@@ -330,7 +330,8 @@ def _json(document: Mapping[str, object]) -> bytes:
 
 
 def checked_index(path: Path) -> dict[str, str]:
-    """Tensor name → file name, of a weights index. Raises `UserError` if it names anything but safetensors files in its folder."""
+    """Return the tensor name → file name, of a weights index. Raises `UserError` if it names anything but safetensors files in its
+    folder."""
     named = read_object(path).get("weight_map")
     for value in named.values() if isinstance(named, dict) else [named]:
         if not (isinstance(value, str) and value.endswith(".safetensors") and Path(value).name == value):
@@ -380,7 +381,7 @@ def require_safetensors(folder: Path, option: str) -> None:
 
 
 def read_types(folder: Path) -> dict[str, str]:
-    """Name of each tensor in the safetensors files of a folder → its type, as the files name it."""
+    """Return the name of each tensor in the safetensors files of a folder → its type, as the files name it."""
     types: dict[str, str] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with open_weights(path) as file:
@@ -414,7 +415,8 @@ def require_weights(missing: Iterable[str], unneeded: Sequence[str]) -> None:
 
 
 def load_pickled_weights(path: Path) -> dict[str, Any]:
-    """Content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. Raises `UserError` for all else.
+    """Return the content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. Raises `UserError` for
+    all else.
 
     The only place where a pickle is read, with torch's restricted unpickler for weights, which calls nothing that the file names.
     """

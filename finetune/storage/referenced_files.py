@@ -17,8 +17,8 @@ class AmbiguousNameError(UserError):
 
 
 def find_file(root: Path, relative: str) -> Path:
-    """The resolved path of `relative` inside `root`: that of the file with this name or, without one, of the only file whose name differs
-    in its Unicode form, in case or in its separators. A path without such a file is returned as it is.
+    """Return the resolved path of `relative` inside `root`: that of the file with this name or, without one, of the only file whose name
+    differs in its Unicode form, in case or in its separators. A path without such a file is returned as it is.
 
     Raises `UserError` for a path outside of `root`, and `AmbiguousNameError` for a name that fits several files.
     """

@@ -53,7 +53,7 @@ _origins: dict[Path, RemoteAddress] = {}
 
 
 def parse_place(text: str) -> Path | RemoteAddress:
-    """A command-line argument as a path, or as an address if it is a URL."""
+    """Return a command-line argument as a path, or as an address if it is a URL."""
     return RemoteAddress(text.rstrip("/")) if is_url(text) else Path(text)
 
 
@@ -69,7 +69,7 @@ class RemoteFile:
 
 
 def find_file(url: str) -> RemoteFile:
-    """Size and identity of one file. Raises `UserError` if it does not exist or is a folder."""
+    """Return size and identity of one file. Raises `UserError` if it does not exist or is a folder."""
     system, path = _open_file_system(url)
     with _explain_errors(url, "accessing it"):
         info = system.info(path)
@@ -79,7 +79,7 @@ def find_file(url: str) -> RemoteFile:
 
 
 def list_files(url: str) -> dict[str, RemoteFile]:
-    """All files under a folder, by their path in it, sorted; empty if it does not exist: object storage has no empty folders."""
+    """Return all files under a folder, by their path in it, sorted; empty if it does not exist: object storage has no empty folders."""
     system, path = _open_file_system(url)
     with _explain_errors(url, "listing it"):
         listed: dict[str, dict[str, Any]] = system.find(path, detail=True)
@@ -91,7 +91,7 @@ def list_files(url: str) -> dict[str, RemoteFile]:
 
 
 def read(url: str) -> bytes:
-    """The content of a small file."""
+    """Return the content of a small file."""
     system, path = _open_file_system(url)
     with _explain_errors(url, "reading it"):
         content: bytes = system.cat_file(path)

@@ -76,13 +76,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def one_line(error: object) -> str:
-    """An error message or a text as one printable line."""
+    """Return an error message or a text as one printable line."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()).encode("utf-8", "backslashreplace").decode() or type(error).__name__
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the name of its type if it has none, as `MemoryError`."""
+    """Return the first line of an error's message, or the name of its type if it has none, as `MemoryError`."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -42,7 +42,7 @@ class SyntheticMark:
 
 
 def find_synthetic_mark(path: Path) -> str:
-    """The mark of synthetic speech in a file; empty if there is none, or if the file cannot be read."""
+    """Return the mark of synthetic speech in a file; empty if there is none, or if the file cannot be read."""
     try:
         ends = _read_ends(path)
     except OSError:
@@ -52,7 +52,7 @@ def find_synthetic_mark(path: Path) -> str:
 
 
 def read_synthetic_mark(path: Path) -> SyntheticMark | None:
-    """The mark that this package wrote into a file; None if there is none. Raises OSError for a file that cannot be read."""
+    """Return the mark that this package wrote into a file; None if there is none. Raises OSError for a file that cannot be read."""
     found = next((match for end in _read_ends(path) if (match := OWN.search(end))), None)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def read_synthetic_mark(path: Path) -> SyntheticMark | None:
 
 
 def make_comment_of_copy(path: Path) -> str:
-    """The comment that marks a copy or a part of a file as synthetic too; empty if the file has no mark."""
+    """Return the comment that marks a copy or a part of a file as synthetic too; empty if the file has no mark."""
     mark = find_synthetic_mark(path)
     own = read_synthetic_mark(path) if mark else None
     return mark if own is None else own.comment

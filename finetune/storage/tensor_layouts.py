@@ -38,7 +38,7 @@ class Box:
     other tensor that are not listed have length 1 in its box."""
 
     def cut(self, low: Sequence[int], high: Sequence[int]) -> Box | None:
-        """The part of the box from `low` to before `high` in the tensor; None if it is empty."""
+        """Return the part of the box from `low` to before `high` in the tensor; None if it is empty."""
         begin = tuple(map(max, self.begin, low))
         end = tuple(min(start + size, stop) for start, size, stop in zip(self.begin, self.sizes, high, strict=True))
         if any(start >= stop for start, stop in zip(begin, end, strict=True)):
@@ -50,7 +50,7 @@ class Box:
         return replace(self, begin=begin, sizes=tuple(stop - start for start, stop in zip(begin, end, strict=True)), origin=tuple(origin))
 
     def read(self, read: Reader) -> Tensor:
-        """The values of the box, with its axes. `read` reads the other tensor."""
+        """Return the values of the box, with its axes. `read` reads the other tensor."""
         stop = [start + 1 for start in self.origin]
         for axis, size in zip(self.axes, self.sizes, strict=True):
             if axis is not None:
@@ -61,7 +61,7 @@ class Box:
         return values.permute((*own, *others)).reshape(self.sizes)
 
     def invert(self, name: str) -> Box:
-        """The same pair of boxes from the other tensor's side. `name`: of the tensor that has this piece."""
+        """Return the same pair of boxes from the other tensor's side. `name`: of the tensor that has this piece."""
         places: list[int | None] = [None] * len(self.origin)
         for place, axis in enumerate(self.axes):
             if axis is not None:
@@ -79,7 +79,7 @@ class TensorLayout:
 
     @classmethod
     def of(cls, name: str, shape: Sequence[int]) -> TensorLayout:
-        """The layout of a tensor that is another one as a whole."""
+        """Return the layout of a tensor that is another one as a whole."""
         zeros = (0,) * len(shape)
         return cls(torch.Size(shape), (Box(zeros, tuple(shape), name, zeros, tuple(range(len(shape)))),))
 
@@ -99,7 +99,7 @@ class TensorLayout:
         return self
 
     def parts(self) -> set[str]:
-        """Names of the other tensors."""
+        """Return the names of the other tensors."""
         return {piece.name for piece in self.pieces}
 
     def is_same(self, name: str) -> bool:
@@ -107,12 +107,13 @@ class TensorLayout:
         return self.pieces == TensorLayout.of(name, self.shape).pieces
 
     def cut(self, slices: tuple[slice, ...] | None) -> Iterator[Box]:
-        """The pieces inside of these slices. The slices have no step."""
+        """Return the pieces inside of these slices. The slices have no step."""
         low, high = find_bounds(self.shape, slices)
         return filter(None, (piece.cut(low, high) for piece in self.pieces))
 
     def read(self, slices: tuple[slice, ...] | None, read: Reader) -> Tensor:
-        """The values in these slices. Memory holds them once, and besides them one piece at a time. `read` reads the other tensors."""
+        """Return the values in these slices. Memory holds them once, and besides them one piece at a time. `read` reads the other
+        tensors."""
         low, high = find_bounds(self.shape, slices)
         shape = tuple(max(0, stop - start) for start, stop in zip(low, high, strict=True))
         result: Tensor | None = None
@@ -129,7 +130,7 @@ class TensorLayout:
 
 
 def place_of(piece: Box, low: Sequence[int], block: Tensor) -> Tensor:
-    """The view of a piece in a block of its tensor that begins at `low`."""
+    """Return the view of a piece in a block of its tensor that begins at `low`."""
     starts = [begin - start for begin, start in zip(piece.begin, low, strict=True)]
     return block[tuple(slice(start, start + size) for start, size in zip(starts, piece.sizes, strict=True))]
 
@@ -142,12 +143,12 @@ def find_bounds(shape: Sequence[int], slices: tuple[slice, ...] | None) -> tuple
 
 
 def read_through(layouts: Mapping[str, TensorLayout], stored: Reader) -> Reader:
-    """A reader of the tensors of `layouts`, and of those that are stored as they are."""
+    """Return a reader of the tensors of `layouts`, and of those that are stored as they are."""
     return lambda name, slices: layouts[name].read(slices, stored) if name in layouts else stored(name, slices)
 
 
 def invert_layouts(layouts: Mapping[str, TensorLayout]) -> dict[str, tuple[Box, ...]]:
-    """Name of another tensor → its boxes that are boxes of the tensors of `layouts`."""
+    """Return the name of another tensor → its boxes that are boxes of the tensors of `layouts`."""
     found: dict[str, list[Box]] = {}
     for name, layout in layouts.items():
         for piece in layout.pieces:

@@ -18,5 +18,5 @@ def split_lines(text: str) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, without a byte order mark. Raises `OSError` and `UnicodeDecodeError`."""
+    """Return the lines of a UTF-8 file, without a byte order mark. Raises `OSError` and `UnicodeDecodeError`."""
     return split_lines(input_files.read_argument(path).decode("utf-8-sig"))

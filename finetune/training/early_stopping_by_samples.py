@@ -31,7 +31,7 @@ class SampleChoice:
     events: Events
 
     def explain_early_end(self, patience: int) -> str | None:
-        """The reason for which `train.patience` ends the run, or None. Collective: call on every rank."""
+        """Return the reason for which `train.patience` ends the run, or None. Collective: call on every rank."""
         _, stale, value, ended = run_on_main(self.world, self.sampler.assess)
         if not ended:
             return None

@@ -90,7 +90,7 @@ class GpuMemory:
 
 
 def measure_gpu(device: torch.device, environ: Mapping[str, str]) -> GpuMemory:
-    """The free memory of a GPU now, and its name in CUDA_VISIBLE_DEVICES."""
+    """Return the free memory of a GPU now, and its name in CUDA_VISIBLE_DEVICES."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
@@ -105,16 +105,15 @@ def has_room(gpu: GpuMemory, needed: int) -> bool:
 
 
 def bytes_on_gpu(base: Path, folders: Sequence[str], prompts: int) -> int:
-    """An estimate of the bytes that answering takes: weights (as large as those of the `base`, at its top and in its `folders`), the
-    key-value cache of all prompts at once, and an allowance.
-    """
+    """Return an estimate of the bytes that answering takes: weights (as large as those of the `base`, at its top and in its `folders`), the
+    key-value cache of all prompts at once, and an allowance."""
     weights = sum(path.stat().st_size for folder in (base, *(base / name for name in folders)) for path in folder.glob("*.safetensors"))
     cache = prompts * POSITIONS * cache_bytes(read_object(base / "config.json"))
     return CONTEXT + int((1 + WORKING) * (weights + cache))
 
 
 def cache_bytes(config: Mapping[str, Any]) -> int:
-    """Bytes of the keys and values of one token, in all decoders that a `config.json` describes, nested ones included."""
+    """Return the bytes of the keys and values of one token, in all decoders that a `config.json` describes, nested ones included."""
     return sum(
         2 * decoder["num_hidden_layers"] * (decoder.get("num_key_value_heads") or heads) * _head_size(decoder, heads) * CACHED
         for decoder in _iterate_objects(config)

@@ -95,8 +95,8 @@ def fit(
 
 
 def explain_early_end(training: Training, progress: Progress, samples: SampleChoice | None = None) -> str | None:
-    """The reason for which `train.patience` ends the run here; None if it does not, or if this is the last step anyway. Collective: call on
-    every rank."""
+    """Return the reason for which `train.patience` ends the run here; None if it does not, or if this is the last step anyway. Collective:
+    call on every rank."""
     patience = training.config.train.patience
     if patience is None or progress.step == training.total:
         return None
@@ -110,7 +110,7 @@ def explain_early_end(training: Training, progress: Progress, samples: SampleCho
 
 
 def steps_left(training: Training, progress: Progress) -> Iterator[batching.Step]:
-    """The steps that remain of the run."""
+    """Return the steps that remain of the run."""
     train = training.config.train
     todo = batching.steps(training.order, training.rows.lengths, progress.place, None if train.steps else train.epochs)
     return islice(todo, training.total - progress.step)
@@ -245,7 +245,7 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
 
 
 def find_newest(run_dir: Path, copy_to: RemoteAddress | None, world: World) -> Path | None:
-    """The checkpoint to resume from; None if there is none. Warns of damaged ones. Collective: call on every rank."""
+    """Return the checkpoint to resume from; None if there is none. Warns of damaged ones. Collective: call on every rank."""
     newest, passed_over = run_on_main(world, lambda: newest_checkpoint(run_dir, copy_to))
     for problem in passed_over if world.is_main else []:
         print_diagnostic(f"warning: skipped {problem}")
@@ -258,7 +258,7 @@ def resume(training: Training, newest: Path | None) -> Progress:
 
 
 def newest_checkpoint(run_dir: Path, copy_to: RemoteAddress | None) -> tuple[str | None, list[str]]:
-    """The newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
+    """Return the newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
     path, passed_over = checkpoint.find_newest_valid(run_dir)
     if path is None and copy_to is not None:
         path, more = download_newest(copy_to, run_dir)
@@ -305,7 +305,7 @@ def resume_from(training: Training, path: Path) -> Progress:
 
 
 def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:
-    """The error of a run that would end before the checkpoint that it resumes from."""
+    """Return the error of a run that would end before the checkpoint that it resumes from."""
     train = training.config.train
     wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"
     target = ["--step", "N", "--to", "FOLDER", *recipe_arguments(training.config.recipe)]

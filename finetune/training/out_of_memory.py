@@ -40,7 +40,7 @@ def explain_out_of_memory(config: Config, recipe: Recipe, world: World, training
 
 
 def parse_failed_bytes(problem: str) -> int:
-    """Bytes of the failed allocation, from torch's message; 0 if unknown."""
+    """Return the bytes of the failed allocation, from torch's message; 0 if unknown."""
     if found := ON_CPU.search(problem):
         return int(found[1])
     found = re.search(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB|bytes)", problem)

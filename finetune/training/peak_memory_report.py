@@ -43,7 +43,7 @@ class Used:
 
 
 def plan_memory(config: Config, recipe: Recipe, world: World) -> Memory:
-    """Memory estimate of this run on these ranks, as in `overtone plan`."""
+    """Return the memory estimate of this run on these ranks, as in `overtone plan`."""
     foreseen, split = estimate_run(config, recipe), config.parallel
     strategy = sharding.choose_strategy(config.parallel, config.train, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
@@ -70,8 +70,8 @@ def compare_with_card(planned: Memory, available: int, name: str) -> str:
 
 
 def describe_shortage(problem: str, wanted: int, config: Config, recipe: Recipe, world: World, training: Training | None) -> str:
-    """The message: the failed allocation, the memory use compared with the plan, and remedies. `problem`: torch's message. `wanted`: bytes
-    of the failed allocation, 0 if unknown."""
+    """Return the message: the failed allocation, the memory use compared with the plan, and remedies. `problem`: torch's message. `wanted`:
+    bytes of the failed allocation, 0 if unknown."""
     used = measure_memory(wanted, world.device, training)
     first, *_ = problem.partition("\n")
     lines = [f"out of memory on rank {world.rank} ({world.device}): {first}"]
@@ -88,7 +88,7 @@ def describe_shortage(problem: str, wanted: int, config: Config, recipe: Recipe,
 
 
 def measure_memory(wanted: int, device: torch.device, training: Training | None) -> Used | None:
-    """Memory use of this process's device; None on a CPU, for which torch has no counters."""
+    """Return the memory use of this process's device; None on a CPU, for which torch has no counters."""
     if device.type != "cuda":
         return None
     free, everything = torch.cuda.mem_get_info(device)
@@ -98,7 +98,7 @@ def measure_memory(wanted: int, device: torch.device, training: Training | None)
 
 
 def count_lasting_bytes(training: Training) -> int:
-    """Bytes of weights, gradients and optimizer state on the device."""
+    """Return the bytes of weights, gradients and optimizer state on the device."""
     replica = sharding.replica_of(training.model)
     if replica is not None and replica.weights:
         parts = replica.lasting()
@@ -111,7 +111,7 @@ def count_lasting_bytes(training: Training) -> int:
 
 
 def compare_with_plan(used: Used | None, planned: Memory | None) -> Iterator[str]:
-    """One line per part, with its plan."""
+    """Yield one line per part, with its plan."""
     passing = None if planned is None else planned.allocated - planned.lasting
     own = ("weights, gradients and optimizer", "activations, loss and gathered weights", "outside of tensors")
     if used is None:
@@ -136,7 +136,8 @@ def compare_with_plan(used: Used | None, planned: Memory | None) -> Iterator[str
 
 
 def suggest_remedies(model: Model, train: Train, parallel: Parallel, world: World, longest: int, weights_first: bool) -> list[str]:
-    """The three config keys that help most, with values; those for the larger part first. `longest`: positions of the longest sample."""
+    """Return the three config keys that help most, with values; those for the larger part first. `longest`: positions of the longest
+    sample."""
     half = max(longest, train.micro_tokens // 2)
     batch = [
         f"--train.micro_tokens {half} (now {train.micro_tokens}; it belongs to the order of the samples, so choose a new --run.dir)"

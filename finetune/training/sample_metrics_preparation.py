@@ -56,6 +56,6 @@ def prepare_plan(config: Config, recipe: Recipe) -> SamplePlan:
 
 
 def unknown_metric(best_by: BestBy, known: tuple[str, ...]) -> UserError:
-    """The error of a `checkpoint.best_by` that is not measured."""
+    """Return the error of a `checkpoint.best_by` that is not measured."""
     listed = ", ".join(f"{SAMPLED}{name}" for name in sorted(known)) or "none"
     return UserError(f"checkpoint.best_by: {best_by.metric} is not a metric of the samples; these are {listed}")

@@ -92,7 +92,7 @@ class SamplingProcess:
         return self._process.poll() is not None
 
     def answers(self) -> tuple[list[Answer], MeasuredAnswers]:
-        """The answers and the metrics over all of them. Raises `OSError` if there are none."""
+        """Return the answers and the metrics over all of them. Raises `OSError` if there are none."""
         found = json.loads((self._folder / ANSWERS).read_text(encoding="utf-8"))
         answers = [self._answer(number, one) for number, one in enumerate(found["answers"], 1)]
         return answers, MeasuredAnswers(found["metrics"], found["details"])
@@ -102,7 +102,7 @@ class SamplingProcess:
         return Answer(found["text"], sound, picture, found["numbers"])
 
     def last_line(self) -> str:
-        """The last line that it printed."""
+        """Return the last line that it printed."""
         self._output.seek(0)
         lines = split_lines(self._output.read().decode(errors="replace").replace("\r", "\n").strip())  # progress bars
         return lines[-1] if lines else f"the process ended with code {self._process.returncode}"
@@ -119,7 +119,7 @@ class SamplingProcess:
 
 
 def environment_of_child(environ: Mapping[str, str], gpu: str) -> dict[str, str]:
-    """The environment of a process that is not a rank of the run and sees one `gpu`, or none if that is empty."""
+    """Return the environment of a process that is not a rank of the run and sees one `gpu`, or none if that is empty."""
     # Speech is made with CUDA graphs, and the setting of the training's allocator has never been tried with them.
     ours = {cuda_allocator.VARIABLE} if environ.get(cuda_allocator.VARIABLE) == cuda_allocator.SETTING else set()
     kept = {name: value for name, value in environ.items() if not name.startswith(LAUNCHER_PREFIXES) and name not in ours}
@@ -127,7 +127,7 @@ def environment_of_child(environ: Mapping[str, str], gpu: str) -> dict[str, str]
 
 
 def main(_: list[str]) -> int:
-    """Body of the process. The request is one line of JSON on standard input, which stays open as long as the run is alive."""
+    """Run the process that answers prompts. The request is one line of JSON on standard input, which stays open while the run lives."""
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(10)

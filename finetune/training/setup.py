@@ -60,7 +60,7 @@ class FolderClaim(NamedTuple):
 def build(
     config: Config, recipe: Recipe, world: World, on_claim: Callable[[FolderClaim], None] = lambda _: None
 ) -> tuple[Training, Progress]:
-    """The model, sharded and loaded, with data and optimizer, and the progress of the checkpoint that it resumes from.
+    """Return the model, sharded and loaded, with data and optimizer, and the progress of the checkpoint that it resumes from.
 
     `on_claim` is called when this run has locked its folder.
     Collective: call on every rank.
@@ -141,8 +141,8 @@ def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parall
 def load_frozen_base(
     local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
 ) -> nn.Module | None:
-    """The copy of the base that `train.base_distance` or the recipe's loss needs without adapters; None if it is not needed. Collective:
-    call on every rank."""
+    """Return the copy of the base that `train.base_distance` or the recipe's loss needs without adapters; None if it is not needed.
+    Collective: call on every rank."""
     distance = recipe.base_distance if local.train.base_distance else None
     if local.model.lora is not None or (distance is None and not base_kl_loss.needs_reference(local.options, recipe)):
         return None
@@ -193,8 +193,8 @@ def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
 
 
 def load_shape(local: Config, recipe: Recipe) -> Loaded:
-    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, for a state that the recipe could
-    not read again, and for a prompt of `sample.prompts` that the model could not answer."""
+    """Return the recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, for a state that the recipe
+    could not read again, and for a prompt of `sample.prompts` that the model could not answer."""
     loaded = recipe.load(local)
     if not isinstance(loaded.state, recipe.State):
         raise UserError(
@@ -208,7 +208,7 @@ def load_shape(local: Config, recipe: Recipe) -> Loaded:
 
 
 def with_local_data(config: Config, world: World) -> Config:
-    """The config with data files that are on this machine. Collective: call on every rank."""
+    """Return the config with data files that are on this machine. Collective: call on every rank."""
     data = dataset_opening.download_data(config.data, config.run.dir / "cache" / "elsewhere", world)
     return config.model_copy(update={"data": data})
 

@@ -22,7 +22,7 @@ DEFAULT_BEST_BY = BestBy()
 
 
 def describe_start(training: Training, progress: Progress) -> Iterator[str]:
-    """The settings of a run, one line each."""
+    """Yield the settings of a run, one line each."""
     config, folder = training.config, checkpoint.folder_of(training.config.run.dir)
     train = config.train
     yield f"  model     {describe_model(config.model)}"
@@ -101,8 +101,8 @@ def describe_result(training: Training, reason: str, step: int, seconds: float, 
 def describe_best(
     best: int, values: dict[int, float], logged: tuple[float, int] | None, every: int, best_by: BestBy = DEFAULT_BEST_BY
 ) -> str:
-    """The saved step with the best metric; compared with the last, and with steps that were evaluated but not saved. `logged`: the best
-    value of all evaluations, and its step."""
+    """Return the saved step with the best metric; compared with the last, and with steps that were evaluated but not saved. `logged`: the
+    best value of all evaluations, and its step."""
     last = max(values)
     compared = "" if last == best else f" (step {last}: {values[last]:.4f})"
     unsaved = ""

@@ -69,7 +69,7 @@ class Training:
 def train_step(
     training: Training, turns: list[RankBatch], step: int, recent: Recent = (), before_update: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
-    """One optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
+    """Take one optimizer step over this rank's turns. The loss is a sum over all ranks divided by a count over all ranks, so nothing in it
     depends on how the samples were cut into micro-batches or spread over ranks. Collective: call on every rank.
 
     `before_update` is called when weights and optimizer state are about to change.
@@ -111,7 +111,7 @@ def train_step(
 
 
 def global_counts(world: World, turns: list[RankBatch], sources: Sequence[str] = ()) -> dict[str, float]:
-    """Number of targets of each loss term over all ranks and micro-batches of a step; also of each of a mixture's `sources`, as
+    """Return the number of targets of each loss term over all ranks and micro-batches of a step; also of each of a mixture's `sources`, as
     `mix/SOURCE/TERM`. Collective: call on every rank."""
     names = sorted(turns[0].batch.targets)
     own = {name: float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names}
@@ -148,8 +148,8 @@ def add_divergence(training: Training, turns: list[RankBatch], estimate: float |
 
 
 def report_sources(training: Training, sums: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts. A term without targets
-    has no mean, so neither the term nor metrics derived from it are reported; it counts as 0 in the loss."""
+    """Return the metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts. A term without
+    targets has no mean, so neither the term nor metrics derived from it are reported; it counts as 0 in the loss."""
     found: dict[str, float] = {}
     for source in training.sources:
         keys = {name: f"mix/{source}/{name}" for name in weights}
@@ -163,8 +163,8 @@ def report_sources(training: Training, sums: dict[str, float], counts: dict[str,
 
 
 def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Forward and backward of this rank's turns: the sum (scalar) for each of `counts`, and each term's weight. Collective: call on every
-    rank."""
+    """Run forward and backward of this rank's turns; return the sum (scalar) for each of `counts`, and each term's weight. Collective:
+    call on every rank."""
     world = training.world
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
@@ -185,7 +185,7 @@ def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, flo
 
 
 def fetch_scalars(totals: list[Tensor], norm: Tensor) -> tuple[list[float], float]:
-    """The exact values of scalar tensors. This is the only place in a step where the host waits for the device.
+    """Return the exact values of scalar tensors. This is the only place in a step where the host waits for the device.
 
     `totals` are on the run's device; `norm` is where the gradients are, which `parallel.offload` keeps on the host.
     """
@@ -202,7 +202,7 @@ def seed_generators(key: int, device: torch.device) -> None:
 
 
 def locate_rows(training: Training, turns: list[RankBatch]) -> list[str]:
-    """File and line of the rows of this step, on all ranks. Collective: call on every rank."""
+    """Return file and line of the rows of this step, on all ranks. Collective: call on every rank."""
     own = [training.rows.where(row) for turn in turns if turn.counts for row in turn.micro.ids]
     return [row for rows in gather_from_ranks(training.world, own)[:: training.world.tensor] for row in rows]
 
@@ -224,7 +224,7 @@ def compute_objective(terms: dict[str, Term], counts: dict[str, float]) -> Tenso
 
 
 def compute_means(summed: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """Each term's mean, and the weighted total as `loss`."""
+    """Return each term's mean, and the weighted total as `loss`."""
     each = {name: summed[name] / max(counts[name], 1.0) for name in summed}
     return {"loss": sum(weights[name] * each[name] for name in each), **each}
 

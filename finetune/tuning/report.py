@@ -46,7 +46,7 @@ def table_head(ranked: Sequence[TrialRecord], metric: TrialMetric) -> list[str]:
 
 
 def table_rows(ranked: Sequence[TrialRecord]) -> list[list[str]]:
-    """One row for each trial, as texts."""
+    """Return one row for each trial, as texts."""
     return [
         [
             trial.name,
@@ -63,14 +63,14 @@ def table_rows(ranked: Sequence[TrialRecord]) -> list[list[str]]:
 
 
 def render_table(ranked: Sequence[TrialRecord], metric: TrialMetric) -> str:
-    """The table for a terminal, the best trial first."""
+    """Return the table for a terminal, the best trial first."""
     cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in (table_head(ranked, metric), *table_rows(ranked))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def draw_picture(metric: TrialMetric, ranked: Sequence[TrialRecord], curves: Mapping[int, TrialCurve]) -> bytes:
-    """A PNG with the metric of each trial over its steps, the metric over each key, and the table of the best trials."""
+    """Return a PNG with the metric of each trial over its steps, the metric over each key, and the table of the best trials."""
     from matplotlib.figure import Figure
 
     keys = list(ranked[0].values)
@@ -137,7 +137,7 @@ def _keep_plain(text: str) -> str:
 
 
 def render_page(title: str, definition: StudyDefinition, metric: TrialMetric, ranked: Sequence[TrialRecord], picture: bytes) -> str:
-    """The whole page."""
+    """Return the whole page."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in (*table_head(ranked, metric), "how it ended"))
     rows = [
         f"<tr{' class=best' if place == 0 and trial.value is not None else ''}>"
@@ -161,7 +161,7 @@ def render_page(title: str, definition: StudyDefinition, metric: TrialMetric, ra
 
 
 def describe_definition(definition: StudyDefinition) -> list[tuple[str, str]]:
-    """Name and value of each setting of a study."""
+    """Return name and value of each setting of a study."""
     stopping = definition.early_stopping
     asha = "none" if stopping is None else f"ASHA from step {stopping.grace} on, the best 1/{stopping.reduction:g} of each rung continue"
     space = [(key, format_value(value)) for key, value in definition.space.items()]

@@ -77,7 +77,8 @@ class Draw:
 
 
 def read_space(path: Path, options: type[BaseModel]) -> Space:
-    """The dimensions of a space file, in its order. `options`: of the recipe. Raises `UserError` with file and line for an invalid space.
+    """Return the dimensions of a space file, in its order. `options`: of the recipe. Raises `UserError` with file and line for an invalid
+    space.
 
     The values are checked by `check_values`.
     """
@@ -160,7 +161,7 @@ def check_values(space: Space, recipe: str, options: type[BaseModel], sources: l
 
 
 def list_ends(dimension: Dimension) -> tuple[JsonValue, ...]:
-    """The values of a list, or the least and the largest value that a range can give."""
+    """Return the values of a list, or the least and the largest value that a range can give."""
     if dimension.distribution in LISTS:
         return dimension.values
     if dimension.distribution == "randint":
@@ -169,7 +170,7 @@ def list_ends(dimension: Dimension) -> tuple[JsonValue, ...]:
 
 
 def make_source(values: dict[str, JsonValue], space: Space) -> ConfigSource:
-    """Settings of a trial as a config source whose errors name the place in the space file."""
+    """Return the settings of a trial as a config source whose errors name the place in the space file."""
     nested: dict[str, Any] = {}
     for key in sorted(values):  # model.lora before model.lora.rank
         *sections, name = key.split(".")
@@ -185,7 +186,7 @@ def make_source(values: dict[str, JsonValue], space: Space) -> ConfigSource:
 
 
 def resolve_draw(draw: Draw, space: Space, recipe: str, options: type[BaseModel], sources: list[ConfigSource]) -> Config:
-    """The config of a trial. Raises `UserError` for values that do not fit together."""
+    """Return the config of a trial. Raises `UserError` for values that do not fit together."""
     try:
         return resolve_sources(recipe, options, [*sources, make_source(draw.values, space)])
     except UserError as error:
@@ -198,7 +199,7 @@ def describe_values(values: dict[str, JsonValue]) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value as YAML on one line, as a flag takes it."""
+    """Return a value as YAML on one line, as a flag takes it."""
     return json.dumps(value)
 
 
@@ -220,7 +221,7 @@ def draw_trials(space: Space, seed: int, samples: int) -> list[Draw]:
 
 
 def draw_value(dimension: Dimension, seed: int, number: int) -> JsonValue:
-    """The value of a key in trial `number`."""
+    """Return the value of a key in trial `number`."""
     digest = hashlib.sha256(json.dumps([seed, number, dimension.key]).encode()).digest()
     uniform = (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53  # in [0, 1), with all 53 bits of a double
     if dimension.distribution == "choice":
@@ -236,5 +237,5 @@ def draw_value(dimension: Dimension, seed: int, number: int) -> JsonValue:
 
 
 def count_combinations(space: Space) -> int:
-    """Number of combinations of the grid values."""
+    """Return the number of combinations of the grid values."""
     return math.prod(len(dimension.values) for dimension in space if dimension.distribution == "grid")

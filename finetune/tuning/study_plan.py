@@ -92,7 +92,7 @@ class CheckedSpace:
     sources: list[ConfigSource]
 
     def resolve(self, draw: Draw) -> Config:
-        """The config of a trial. Raises `UserError` for values that do not fit together, and for data that is missing."""
+        """Return the config of a trial. Raises `UserError` for values that do not fit together, and for data that is missing."""
         config = search_space.resolve_draw(draw, self.space, self.recipe, self.options, self.sources)
         check_inputs(config)
         if config.checkpoint.copy_to is not None:
@@ -127,12 +127,13 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
 
 
 def interval_of(every: int | str) -> int:
-    """Steps between two reports of a trial. `eval.every: auto` follows from the data of each trial, and rungs must be the same for all."""
+    """Return the steps between two reports of a trial. `eval.every: auto` follows from the data of each trial, and rungs must be the same
+    for all."""
     return FIRST_RUNG if every == AUTO else require_number(every)
 
 
 def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
-    """The space with the sources of the command line. Raises `UserError` for wrong keys and values in both."""
+    """Return the space with the sources of the command line. Raises `UserError` for wrong keys and values in both."""
     arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
@@ -144,7 +145,7 @@ def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
 
 
 def make_draws(options: StudyOptions, space: Space) -> list[Draw]:
-    """The draws of the study; prints how many were dropped because they repeat another. Raises `UserError` for too many."""
+    """Return the draws of the study; prints how many were dropped because they repeat another. Raises `UserError` for too many."""
     is_grid = all(dimension.distribution == "grid" for dimension in space)
     samples = options.samples or (1 if is_grid else SAMPLES)
     wanted = samples * search_space.count_combinations(space)
@@ -157,7 +158,7 @@ def make_draws(options: StudyOptions, space: Space) -> list[Draw]:
 
 
 def redraw_trials(folder: Path, trials: Sequence[TrialRecord], space: Space, seed: int) -> list[Draw]:
-    """The draws of recorded trials. Raises `UserError` for other values: a file chooses no keys and values of a training."""
+    """Return the draws of recorded trials. Raises `UserError` for other values: a file chooses no keys and values of a training."""
     last = max(trial.number for trial in trials)
     draws = {draw.number: draw for draw in search_space.draw_trials(space, seed, last // search_space.count_combinations(space) + 1)}
     for trial in trials:
@@ -170,7 +171,7 @@ def redraw_trials(folder: Path, trials: Sequence[TrialRecord], space: Space, see
 
 
 def choose_metric(given: str | None, data: Data) -> TrialMetric:
-    """The metric of the study. Raises `UserError` for one of the evaluations if there are none."""
+    """Return the metric of the study. Raises `UserError` for one of the evaluations if there are none."""
     metric = parse_metric(given or ("loss min" if data.val is None else "val/loss min"))
     if metric.best_by is not None and data.val is None:
         raise UserError(f"--metric {metric.text}: no evaluations without validation data; give --data.val FILE, or another metric")
@@ -178,7 +179,8 @@ def choose_metric(given: str | None, data: Data) -> TrialMetric:
 
 
 def follow_metric(metric: TrialMetric, best_by: str | None, space: Space) -> list[str]:
-    """Arguments that make each run keep the checkpoint that is the best by the study's metric, unless the config says otherwise."""
+    """Return the arguments that make each run keep the checkpoint that is the best by the study's metric, unless the config says
+    otherwise."""
     is_set = best_by is not None or any(dimension.key == "checkpoint.best_by" for dimension in space)
     return [] if metric.best_by is None or is_set else [f"--checkpoint.best_by={metric.best_by}"]
 
@@ -205,7 +207,7 @@ def make_orders(plan: StudyPlan) -> dict[int, TrialOrder]:
 
 
 def describe_data(config: Config) -> str:
-    """The keys that the prepared data depends on. A cache that does not fit nevertheless is rebuilt by the trial itself."""
+    """Return the keys that the prepared data depends on. A cache that does not fit nevertheless is rebuilt by the trial itself."""
     model = {"source": config.model.source, "revision": config.model.revision}
     return repr((config.data.model_dump_json(), config.options.model_dump_json(), model, config.train.micro_tokens))
 

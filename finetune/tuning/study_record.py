@@ -86,7 +86,7 @@ class StudyRecord(Section):
 
 
 def read_record(folder: Path) -> StudyRecord | None:
-    """The record of a study; None if the folder has none. Raises `UserError` for a file that is not a record."""
+    """Return the record of a study; None if the folder has none. Raises `UserError` for a file that is not a record."""
     place = folder / RECORD
     if not place.exists():
         return None
@@ -107,7 +107,8 @@ def write_record(folder: Path, record: StudyRecord) -> None:
 
 
 def merge_trials(folder: Path, known: StudyRecord | None, definition: StudyDefinition, drawn: list[TrialRecord]) -> list[TrialRecord]:
-    """The trials that are recorded, and those of `drawn` that are new. Raises `UserError` for a folder with another study, or with runs."""
+    """Return the trials that are recorded, and those of `drawn` that are new. Raises `UserError` for a folder with another study, or with
+    runs."""
     if known is None:
         if (folder / "log.jsonl").exists() or (folder / "checkpoints").exists():
             raise UserError(f"--run.dir {folder} is the folder of a run, not of a study; choose another one")
@@ -138,8 +139,8 @@ class Result(Section):
 
 
 def read_results(folder: Path) -> Iterator[Result]:
-    """The reported values in the order in which they were decided on. A partial last line, left by a killed driver, is dropped. Raises
-    `UserError` for any other line that is no result."""
+    """Yield the reported values in the order in which they were decided on. A partial last line, left by a killed driver, is dropped.
+    Raises `UserError` for any other line that is no result."""
     place = folder / RESULTS
     lines = input_files.read_bytes(place).split(b"\n") if place.exists() else []
     for number, line in enumerate(lines, 1):

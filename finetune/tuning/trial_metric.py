@@ -39,7 +39,7 @@ class TrialMetric:
         return self.text.removeprefix(VALIDATION) if self.name.startswith(VALIDATION) else None
 
     def order(self, value: float | None) -> float:
-        """The smaller, the better; without a value the worst."""
+        """Return a number that is the smaller, the better the value; without a value the largest."""
         return math.inf if value is None else -value if self.highest else value
 
 
@@ -61,7 +61,7 @@ class MetricReader:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED))
 
     def read(self, kind: str, step: int, facts: Mapping[str, JsonValue]) -> float | None:
-        """The value to report after this event; None if there is none."""
+        """Return the value to report after this event; None if there is none."""
         value = find_value(facts, self.metric.name)
         if value is None:
             return None
@@ -72,7 +72,7 @@ class MetricReader:
 
 
 def find_value(facts: Mapping[str, JsonValue], name: str) -> float | None:
-    """A finite number of an event; None without one."""
+    """Return a finite number of an event; None without one."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or name in UNMEASURED:
         return None
@@ -94,7 +94,7 @@ class TrialCurve:
 
 
 def read_curve(run_dir: Path, metric: TrialMetric) -> TrialCurve:
-    """The metric in the log of a run. Without a log there are no points."""
+    """Return the metric in the log of a run. Without a log there are no points."""
     try:
         events = sorted(read_log(run_dir / LOG), key=lambda event: int(event["step"]))
     except OSError:
@@ -123,7 +123,7 @@ def summarize_curve(curve: TrialCurve, metric: TrialMetric) -> tuple[float | Non
 
 
 def rank_trials(trials: Iterable[TrialRecord], metric: TrialMetric) -> list[TrialRecord]:
-    """The best trial first; those without a value last. A diverged trial ranks below all others, whatever it had reached before."""
+    """Return the best trial first; those without a value last. A diverged trial ranks below all others, whatever it had reached before."""
     return sorted(trials, key=lambda trial: (trial.status == "diverged", metric.order(trial.value), trial.number))
 
 

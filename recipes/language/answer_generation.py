@@ -67,7 +67,7 @@ def load_model(folder: Path) -> LoadedModel:
 
 
 def make_row(text: str, system: str | None, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """A prompt as a chat, or as plain text if the tokenizer has no chat template. Raises `UserError` for a system message then."""
+    """Return a prompt as a chat, or as plain text if the tokenizer has no chat template. Raises `UserError` for a system message then."""
     if tokenizer.chat_template is None:
         if system is not None:
             raise UserError("--system: this model has no chat template, so it takes no system message; write it into the prompt")
@@ -76,7 +76,7 @@ def make_row(text: str, system: str | None, tokenizer: PreTrainedTokenizerBase) 
 
 
 def make_chat_row(row: dict[str, Any], system: str | None) -> dict[str, Any]:
-    """A row with messages to answer, with the system message added. Raises `UserError` for messages that cannot be answered."""
+    """Return a row with messages to answer, with the system message added. Raises `UserError` for messages that cannot be answered."""
     messages, _ = read_messages({"messages": row.get("messages")})
     if messages[-1]["role"] == "assistant":
         raise UserError("the last message is the assistant's, which the model is to generate; remove it")
@@ -90,8 +90,8 @@ def _system_messages(text: str | None) -> list[Message]:
 
 
 def tokenize_prompt(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids that generation is given: the same ones after which the answer is learned in training. Raises `UserError` for a part of
-    the chat that the template ignores."""
+    """Return the token ids that generation is given: the same ones after which the answer is learned in training. Raises `UserError` for a
+    part of the chat that the template ignores."""
     if "messages" not in row:
         text: str = row["prompt"]
         return begin_ids(text, tokenizer) + encode_text(text, tokenizer)
@@ -110,7 +110,8 @@ def check_length(ids: list[int], loaded: LoadedModel) -> None:
 
 
 def generate_answer(loaded: LoadedModel, ids: list[int], decoding: Decoding, streamer: Any = None) -> GeneratedAnswer:
-    """The answer to one prompt. A `streamer` of transformers gets each token when it is generated. Raises `UserError` as `check_length`."""
+    """Return the answer to one prompt. A `streamer` of transformers gets each token when it is generated. Raises `UserError` as
+    `check_length`."""
     check_length(ids, loaded)
     room = decoding.tokens if loaded.positions is None else min(decoding.tokens, loaded.positions - len(ids))
     # As the model's own config: arguments of `generate` would be merged with the settings of the base (sampling, penalties).
@@ -134,14 +135,14 @@ def make_generation_config(decoding: Decoding, room: int, stop_ids: list[int]) -
 
 
 def answer_prompt(loaded: LoadedModel, decoding: Decoding, seed: int, prompt: tuple[int, list[int]]) -> GeneratedAnswer:
-    """The answer to a prompt (its number in the file, token ids). Its randomness depends on the seed and its number alone."""
+    """Return the answer to a prompt (its number in the file, token ids). Its randomness depends on the seed and its number alone."""
     number, ids = prompt
     torch.manual_seed(derive_seed(seed, number))
     return generate_answer(loaded, ids, decoding)
 
 
 def derive_seed(seed: int, number: int) -> int:
-    """The seed of a prompt; that of the first one is `seed` itself."""
+    """Return the seed of a prompt; that of the first one is `seed` itself."""
     if number == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1

@@ -52,11 +52,11 @@ def config_without_code(base: Path) -> dict[str, bytes]:
 
 
 def list_copied_files(base: Path, replaced: Collection[str] = ()) -> tuple[str, ...]:
-    """Names of the base's files to copy; without those of the patterns that contain a word of `replaced`."""
+    """Return the names of the base's files to copy; without those of the patterns that contain a word of `replaced`."""
     patterns = [pattern for pattern in COPIED if not any(word in pattern for word in replaced)]
     return tuple(sorted({path.name for pattern in patterns for path in base.glob(pattern)}))
 
 
 def encode_json(value: Any) -> bytes:
-    """A JSON file for people."""
+    """Return a JSON file for people."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

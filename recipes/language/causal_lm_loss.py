@@ -10,21 +10,21 @@ from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Term
 
 
 def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """One forward of a `CausalModel`: negative log-likelihood of the supervised tokens, and how many of them it predicted correctly; with
-    the states of a base in the batch, also the distance to it."""
+    """Run a `CausalModel` once; return the negative log-likelihood of the supervised tokens, and how many of them it predicted correctly;
+    with the states of a base in the batch, also the distance to it."""
     nll, hits, *distance = model(batch.tensors, batch.lengths)
     terms = {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
     return {**terms, BASE_DISTANCE: Term(distance[0], 1.0)} if distance else terms
 
 
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
-    """One forward of a `CausalModel` → the states [M, H] from which the supervised tokens are predicted."""
+    """Run a `CausalModel` once; return the states [M, H] from which the supervised tokens are predicted."""
     states: Tensor = model(batch.tensors, batch.lengths, result="states")
     return states
 
 
 def find_head(model: nn.Module) -> str:
-    """The path of the output head of a `CausalModel`."""
+    """Return the path of the output head of a `CausalModel`."""
     return str(model.head_path)
 
 

@@ -28,7 +28,7 @@ class ChatProcessor(Generic[ChatOptionsT]):
 
 
 def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded[ChatProcessor[ChatOptionsT]]:
-    """The model on meta, its tokenizer in a `ChatProcessor`, and lines for the log.
+    """Return the model on meta, its tokenizer in a `ChatProcessor`, and lines for the log.
 
     Raises `UserError` for a base that cannot be trained.
     """
@@ -40,14 +40,14 @@ def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded[Ch
 
 
 def sketch_chat_model(config: Config[ChatOptionsT]) -> Sketch[ChatProcessor[ChatOptionsT]]:
-    """The base in shape only, for `overtone plan`."""
+    """Return the base in shape only, for `overtone plan`."""
     sketched = sketch_model(config, load_processor)
     loaded = replace(sketched.loaded, remarks=(*sketched.loaded.remarks, *describe_old_release()))
     return replace(sketched, loaded=loaded)
 
 
 def load_processor(config: Config[ChatOptionsT], loaded: Loaded) -> ChatProcessor[ChatOptionsT]:
-    """The base's tokenizer with the options. Raises `UserError` if it has more tokens than the model has embeddings."""
+    """Return the base's tokenizer with the options. Raises `UserError` if it has more tokens than the model has embeddings."""
     assert isinstance(loaded.model, CausalModel)
     tokenizer = load_tokenizer(loaded.base, config.options.chat_template)
     check_vocabulary(tokenizer, loaded.model.vocabulary, loaded.base)
@@ -55,5 +55,5 @@ def load_processor(config: Config[ChatOptionsT], loaded: Loaded) -> ChatProcesso
 
 
 def read_given_template(options: ChatOptions) -> str | None:
-    """The content of `options.chat_template`, for `ChatState`; None if it is not set. Raises `UserError` if it cannot be read."""
+    """Return the content of `options.chat_template`, for `ChatState`; None if it is not set. Raises `UserError` if it cannot be read."""
     return None if options.chat_template is None else read_template(options.chat_template)

@@ -18,7 +18,7 @@ POSITIONS_PER_SAMPLE = 64
 
 
 def shift_labels(sample: Sample) -> Tensor:
-    """The target of each position [S]: the next token if that one is supervised, otherwise `IGNORE`; `IGNORE` at the last position.
+    """Return the target of each position [S]: the next token if that one is supervised, otherwise `IGNORE`; `IGNORE` at the last position.
 
     Labels are shifted only here. The first token of a sample is never a target: there is nothing to predict it from, and in a packed row
     only another sample comes before it.
@@ -29,19 +29,19 @@ def shift_labels(sample: Sample) -> Tensor:
 
 
 def make_filler(positions: int) -> Sample:
-    """A sample of that length in which every token is 0 and supervised, where only the length matters."""
+    """Return a sample of that length in which every token is 0 and supervised, where only the length matters."""
     return {"ids": torch.zeros(positions, dtype=torch.int64), "supervised": torch.ones(positions, dtype=torch.bool)}
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """A batch [B, S], padded on the right. Its lengths are for `rotary_tables`."""
+    """Return a batch [B, S], padded on the right. Its lengths are for `rotary_tables`."""
     ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
     targets = pad_sequence([shift_labels(sample) for sample in samples], batch_first=True, padding_value=IGNORE)
     return _make_batch({"ids": ids, "targets": targets}, tuple(len(sample["ids"]) for sample in samples))
 
 
 def pack(samples: list[Sample]) -> Batch:
-    """A row [1, S] of the samples end to end.
+    """Return a row [1, S] of the samples end to end.
 
     Positions start from 0 in each sample; from this, transformers' attentions separate the samples. `bounds` [N + 1] int32, where samples
     begin and end, and the lengths are for `varlen_attention`, which does not inspect positions.
@@ -57,7 +57,7 @@ def pack(samples: list[Sample]) -> Batch:
 
 
 def pad(batch: Batch, positions: int) -> Batch:
-    """A packed row with a fixed number of positions, so that compiled blocks see only one shape. A longer row keeps its length.
+    """Return a packed row with a fixed number of positions, so that compiled blocks see only one shape. A longer row keeps its length.
 
     The padding is one more sample, in which nothing is learned. All its positions are 0, as higher ones could exceed the model's table of
     positions.
@@ -76,7 +76,7 @@ def pad(batch: Batch, positions: int) -> Batch:
 
 
 def bounds_length(used: int, positions: int) -> int:
-    """Length of the bounds of a padded row, of which `used` entries are needed.
+    """Return the length of the bounds of a padded row, of which `used` entries are needed.
 
     It is enough for samples of `POSITIONS_PER_SAMPLE` positions; for shorter samples it is doubled until they fit, so that few different
     lengths occur. It is not made for the shortest possible samples, because a kernel is started for each empty sample as well.
@@ -98,5 +98,5 @@ def _make_batch(tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> Ba
 
 
 def truncate(sample: Sample, positions: int) -> Sample:
-    """The first positions of a sample."""
+    """Return the first positions of a sample."""
     return {name: tensor[:positions] for name, tensor in sample.items()}

@@ -37,7 +37,7 @@ def choose_marks() -> tuple[str, str]:
 
 
 def escape_controls(text: str) -> str:
-    """The text with control and format characters as escape sequences, except line breaks and tabs."""
+    """Return the text with control and format characters as escape sequences, except line breaks and tabs."""
     return "".join(
         character if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf") else ascii(character)[1:-1]
         for character in text

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
-    """The model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
+    """Return the model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
     # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
     from overtone.finetune.modeling.loading import resolve_source
     from overtone.recipes.language.modeling.tensor_parallel_plans import PLANS
@@ -69,8 +69,8 @@ def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
 def build_checked(
     config: Config[LanguageOptionsT], base: Path, loss_head: type[LossHead]
 ) -> tuple[AttentionChoice, CausalModel, tuple[str, ...]]:
-    """The model on meta, with an attention for which its architecture is right, and lines for the log. `auto` tries the implementations of
-    transformers after the one that it prefers. Raises `UserError` if none is right."""
+    """Return the model on meta, with an attention for which its architecture is right, and lines for the log. `auto` tries the
+    implementations of transformers after the one that it prefers. Raises `UserError` if none is right."""
     model_config = read_config(base)
     sample = config.data.sequence_length or config.train.micro_tokens
     row, packing = max(sample, config.train.micro_tokens), config.data.packing
@@ -141,9 +141,9 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
 
 
 def load_dequantized(folder: Path, placement: dict[str, Any]) -> Any:
-    """The model of a folder with quantized weights, as plain numbers, of which memory holds two copies for a moment. Raises `UserError` if
-    that fails. transformers' own dequantization needs its version 5, and computes the size of an fp8 block from the shapes, which is
-    wrong if the last block is smaller."""
+    """Return the model of a folder with quantized weights, as plain numbers, of which memory holds two copies for a moment. Raises
+    `UserError` if that fails. transformers' own dequantization needs its version 5, and computes the size of an fp8 block from the shapes,
+    which is wrong if the last block is smaller."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 

@@ -1126,8 +1126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/step.py",
-        "last=number == len(turns) - 1",
-        "last=number == 0",
+        "last, reached = number == len(turns) - 1",
+        "last, reached = number == 0",
         "tests/finetune/training/test_step.py::test_the_gradient_is_that_of_the_plain_formula",
         "gradients are reduced after the first micro-batch of a step",
     ),

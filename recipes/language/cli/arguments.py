@@ -12,7 +12,7 @@ RESET, EXIT = "/reset", "/exit"
 
 
 def make_generate_parser() -> argparse.ArgumentParser:
-    """The arguments of `overtone generate`."""
+    """Return the arguments of `overtone generate`."""
     parser = argparse.ArgumentParser(
         prog="overtone generate --model MODEL",
         description="Generate text with an exported model.",
@@ -29,7 +29,7 @@ def make_generate_parser() -> argparse.ArgumentParser:
 
 
 def make_chat_parser() -> argparse.ArgumentParser:
-    """The arguments of `overtone chat`."""
+    """Return the arguments of `overtone chat`."""
     parser = argparse.ArgumentParser(
         prog="overtone chat --model MODEL",
         description=f"Chat with an exported model. {RESET} starts a new conversation, {EXIT} ends the program.",

@@ -20,7 +20,7 @@ from .generate import make_decoding
 
 
 def chat(folder: Path, argv: list[str]) -> int:
-    """Body of the verb: read a line, answer it with the whole conversation as context, until /exit or the end of the input."""
+    """Run the verb: read a line, answer it with the whole conversation as context, until /exit or the end of the input."""
     arguments = parse_arguments(make_chat_parser(), argv)
     decoding = make_decoding(arguments)
     loaded = load_model(folder)
@@ -39,7 +39,7 @@ def chat(folder: Path, argv: list[str]) -> int:
 
 
 def read_line() -> str | None:
-    """The line that the user types; None at the end of the input."""
+    """Return the line that the user types; None at the end of the input."""
     try:
         return input("> ").strip()
     except (EOFError, KeyboardInterrupt):

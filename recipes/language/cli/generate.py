@@ -38,7 +38,7 @@ STDIN = "-"
 
 
 def generate(folder: Path, argv: list[str]) -> int:
-    """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
+    """Run the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
     arguments = parse_arguments(make_generate_parser(), argv)
     engine = read_engine(arguments)
     if engine.engine == "ray" and arguments.prompt_file is None:
@@ -101,14 +101,14 @@ def open_model(folder: Path, decoding: Decoding, seed: int, _number: int) -> Ite
 
 
 def make_decoding(arguments: argparse.Namespace) -> Decoding:
-    """The settings on the command line. Raises `UserError` for a number that is out of range."""
+    """Return the settings on the command line. Raises `UserError` for a number that is out of range."""
     settings = AnswerSettings(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
     settings.check()
     return Decoding(settings.max_new_tokens, settings.sampling_temperature, settings.top_p or 1.0)
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:
-    """Prompts as text, or as rows with messages. Raises `UserError` for an empty prompt, and for a file that cannot be read."""
+    """Return prompts as text, or as rows with messages. Raises `UserError` for an empty prompt, and for a file that cannot be read."""
     if arguments.prompt_file is None:
         prompt = sys.stdin.read().removesuffix("\n") if arguments.prompt == STDIN else arguments.prompt
         if not prompt.strip():

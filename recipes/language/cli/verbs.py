@@ -40,7 +40,7 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
 
 
 def load_text_generator(folder: Path) -> TextGenerator:
-    """The chat model of an export."""
+    """Return the chat model of an export."""
     from overtone.recipes.language.chat_generator import ChatGenerator
 
     return ChatGenerator(folder)

@@ -34,7 +34,7 @@ FORMATS = (TRANSFORMERS, *export_conversion.FORMATS)
 
 
 def plan_chat_export(base: Path, template: str | None, form: str, objective: Objective) -> ExportPlan:
-    """The files of an export. `template`: the chat template of the training, if it is not the base's own. `form`: one of `FORMATS`.
+    """Return the files of an export. `template`: the chat template of the training, if it is not the base's own. `form`: one of `FORMATS`.
 
     Raises `UserError` for a base that cannot be trained, and for one that `form` cannot express.
     """
@@ -81,7 +81,7 @@ def find_generation(base: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str,
 
 
 def template_files(base: Path, template: str) -> dict[str, bytes]:
-    """A chat template in all files that have one: its own file, and the older field of tokenizer_config.json if the base uses it."""
+    """Return a chat template in all files that have one: its own file, and the older field of tokenizer_config.json if the base uses it."""
     settings = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
     field = {TOKENIZER: encode_json({**settings, "chat_template": template})} if "chat_template" in settings else {}
     return {TEMPLATE: template.encode(), **field}

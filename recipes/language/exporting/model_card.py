@@ -51,8 +51,8 @@ class Objective:
 
 
 def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], chats: bool, form: str, objective: Objective) -> str:
-    """The card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header (see
-    `read_base_metadata`). `chats`: the model has a chat template. `form`: the export's format."""
+    """Return the card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header
+    (see `read_base_metadata`). `chats`: the model has a chat template. `form`: the export's format."""
     settings = load_yaml(config, "config.yaml")
     table = "\n".join(f"| {key} | {value} |" for key, value in make_table(state, settings, objective).items())
     library = "gguf" if form in USES else "transformers"
@@ -91,7 +91,7 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_to
 
 
 def make_table(state: dict[str, Any], settings: dict[str, Any], objective: Objective) -> dict[str, str]:
-    """The card's table: base, data, training, validation loss."""
+    """Return the card's table: base, data, training, validation loss."""
     return {
         **model_card.describe_origin(state, settings, "tokens"),
         **objective.rows,
@@ -105,7 +105,7 @@ def make_table(state: dict[str, Any], settings: dict[str, Any], objective: Objec
 def make_header(
     state: dict[str, Any], settings: dict[str, Any], inherited: dict[str, Any], library: str, objective: Objective
 ) -> dict[str, Any]:
-    """Metadata for the hub. `library`: what loads the files."""
+    """Return the metadata for the hub. `library`: what loads the files."""
     perplexity = {"perplexity": round(compute_perplexity(state["validation_loss"] or 0.0), 4)} if objective.in_nats else {}
     metrics = {"loss": model_card.round_loss(state), **perplexity}
     return {
@@ -119,7 +119,7 @@ def make_header(
 
 
 def format_loss(loss: float | None, objective: Objective) -> str:
-    """The validation loss with its unit and perplexity, if it has these."""
+    """Return the validation loss with its unit and perplexity, if it has these."""
     if loss is None:
         return "not measured at this step"
     return f"{loss:.4f} nats per token, perplexity {compute_perplexity(loss):.4g}" if objective.in_nats else f"{loss:.4f}"

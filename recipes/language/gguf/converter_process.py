@@ -34,7 +34,7 @@ UNKNOWN_HASH = re.compile(r"chkhsh:\s+([0-9a-f]{64})")
 
 
 def find_converter() -> Path:
-    """Folder of the converter's scripts. Raises `UserError` if it is not installed."""
+    """Return the folder of the converter's scripts. Raises `UserError` if it is not installed."""
     found = importlib.util.find_spec(PACKAGE)
     for place in (found.submodule_search_locations or []) if found else []:
         if (folder := Path(place) / SCRIPTS).is_dir():
@@ -82,12 +82,12 @@ def _run(script: str, folder: Path, target: Path, number_type: str, more: list[s
 
 
 def make_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the converter."""
+    """Return the environment of the converter."""
     return {name: value for name, value in environ.items() if name not in DROPPED} | OFFLINE | ALONE
 
 
 def explain_failure(output: str, code: int) -> str:
-    """The message for a converter that wrote no file. `output`: what it printed. `code`: its exit code, negative for a signal."""
+    """Return the message for a converter that wrote no file. `output`: what it printed. `code`: its exit code, negative for a signal."""
     if found := UNKNOWN_HASH.search(output):
         return (
             f"llama.cpp's converter does not know this tokenizer (hash {found[1]}), and a guess would be a model that reads other tokens "

@@ -63,8 +63,8 @@ CONVERTIBLE = {
 
 
 def find_convertible(config: PretrainedConfig, base: Path) -> Convertible:
-    """The entry of a model. `config`: that of transformers. Raises `UserError` for an architecture or a setting that llama.cpp does not
-    compute as transformers does."""
+    """Return the entry of a model. `config`: that of transformers. Raises `UserError` for an architecture or a setting that llama.cpp does
+    not compute as transformers does."""
     found = CONVERTIBLE.get(config.model_type)
     if found is None:
         raise UserError(
@@ -81,7 +81,7 @@ def find_convertible(config: PretrainedConfig, base: Path) -> Convertible:
 
 
 def find_other_rotary(config: PretrainedConfig, found: Convertible) -> str | None:
-    """The rotary type of the config that llama.cpp does not compute for this architecture; None if it computes all."""
+    """Return the rotary type of the config that llama.cpp does not compute for this architecture; None if it computes all."""
     # Version 5 of transformers has `rope_parameters`, for Gemma 3 one for each type of layer; version 4 `rope_scaling` or None.
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     each = [value for value in given.values() if isinstance(value, dict)] or [given]
@@ -91,14 +91,15 @@ def find_other_rotary(config: PretrainedConfig, found: Convertible) -> str | Non
 
 
 def find_ignored_window(config: PretrainedConfig, found: Convertible) -> int | None:
-    """The sliding window, in positions, that llama.cpp ignores: in longer texts the answers differ. None if there is none."""
+    """Return the sliding window, in positions, that llama.cpp ignores: in longer texts the answers differ. None if there is none."""
     window: int | None = getattr(config, "sliding_window", None)
     used = getattr(config, "use_sliding_window", True)
     return window if found.ignores_window and used and window and window < config.max_position_embeddings else None
 
 
 def find_long_factors(config: Any) -> int | None:
-    """The context, in positions, above which llama.cpp gives every text the rotary factors for long ones (longrope); None if it has none.
+    """Return the context, in positions, above which llama.cpp gives every text the rotary factors for long ones (longrope); None if it has
+    none.
 
     transformers chooses by the length of the text.
     """

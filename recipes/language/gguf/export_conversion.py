@@ -43,9 +43,9 @@ class TrainedModel:
 
 
 def make_conversion(form: str, base: Path, tokenizer: PreTrainedTokenizerBase, generation: dict[str, Any]) -> Conversion:
-    """The conversion of a format. `tokenizer`: with the chat template of the training. `generation`: content of generation_config.json,
-    whose `eos_token_id` has the tokens that end an answer. Raises `UserError` for a model that the format cannot express, before it is
-    exported."""
+    """Return the conversion of a format. `tokenizer`: with the chat template of the training. `generation`: content of
+    generation_config.json, whose `eos_token_id` has the tokens that end an answer. Raises `UserError` for a model that the format cannot
+    express, before it is exported."""
     converter_process.find_converter()
     config, ends = read_config(base), generation.get("eos_token_id")
     stops = (ends,) if isinstance(ends, int) else (*(ends or ()),)
@@ -67,7 +67,7 @@ def make_conversion(form: str, base: Path, tokenizer: PreTrainedTokenizerBase, g
 
 
 def choose_type(form: str, given: str | None) -> str:
-    """The type of the numbers. Raises `UserError` for one that only llama.cpp's own tool makes, with its command."""
+    """Return the type of the numbers. Raises `UserError` for one that only llama.cpp's own tool makes, with its command."""
     known = NUMBER_TYPES[form]
     if given is None or given in known:
         return given or known[0]
@@ -79,12 +79,12 @@ def choose_type(form: str, given: str | None) -> str:
 
 
 def name_file(form: str, number_type: str) -> str:
-    """Name of the exported file."""
+    """Return the name of the exported file."""
     return f"{'adapter' if form == ADAPTER else 'model'}-{number_type}.gguf"
 
 
 def describe_use(form: str, number_type: str) -> list[str]:
-    """Lines for the terminal: how the files are used."""
+    """Return the lines for the terminal: how the files are used."""
     name = name_file(form, number_type)
     if form == ADAPTER:
         return [f"note: load the adapter beside a GGUF of its base, in the exported folder: llama-server -m BASE.gguf --lora {name}"]
@@ -160,12 +160,12 @@ def convert_adapter(trained: TrainedModel, folder: Path, target: Path, number_ty
 
 
 def name_model(target: Path) -> str:
-    """The name in the file: that of the exported folder, of which `target` is the temporary one."""
+    """Return the name in the file: that of the exported folder, of which `target` is the temporary one."""
     return target.name.lstrip(".").partition(files.TEMPORARY)[0]
 
 
 def find_other_architecture(header: GgufHeader, convertible: Convertible) -> list[str]:
-    """A complaint if the file has another architecture than the model."""
+    """Return a complaint if the file has another architecture than the model."""
     found = header.metadata.get("general.architecture")
     return [] if found == convertible.name else [f"its architecture is {found!r}, expected {convertible.name!r}"]
 

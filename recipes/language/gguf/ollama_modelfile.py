@@ -34,8 +34,8 @@ Transitions = dict[tuple[str, str], str]
 
 
 def render_modelfile(trained: TrainedTokenizer, generation: dict[str, Any]) -> str:
-    """The Modelfile without its first line, which names the weights. `generation`: content of generation_config.json. Raises `UserError`
-    for a chat template that Ollama's language cannot express."""
+    """Return the Modelfile without its first line, which names the weights. `generation`: content of generation_config.json. Raises
+    `UserError` for a chat template that Ollama's language cannot express."""
     transitions = find_transitions(trained)
     remark = [] if (START, "system") in transitions else ["# The chat template of the training has no system message: Ollama's is dropped."]
     stops = [quote_plainly(trained.tokenizer.convert_ids_to_tokens(stop)) for stop in trained.stops]
@@ -49,7 +49,7 @@ def render_modelfile(trained: TrainedTokenizer, generation: dict[str, Any]) -> s
 
 
 def quote_plainly(text: str) -> str:
-    """A text in quotes, as a parameter of a Modelfile, which knows no escapes. Raises `UserError` for one that needs them."""
+    """Return a text in quotes, as a parameter of a Modelfile, which knows no escapes. Raises `UserError` for one that needs them."""
     if '"' in text or not text.isprintable():
         raise UserError(f"--format ollama: the stop token {text!r} cannot be written in a Modelfile; export with --format gguf")
     return f'"{text}"'
@@ -65,7 +65,7 @@ def list_parameters(generation: dict[str, Any]) -> dict[str, float]:
 
 
 def find_transitions(trained: TrainedTokenizer) -> Transitions:
-    """The texts between messages. Raises `UserError` for a template whose text depends on anything else than two neighbours."""
+    """Return the texts between messages. Raises `UserError` for a template whose text depends on anything else than two neighbours."""
     if trained.tokenizer.chat_template is None:
         raise UserError("--format ollama: the model has no chat template, which a Modelfile needs; export with --format gguf")
     found: Transitions = {}
@@ -90,8 +90,8 @@ def refuse_template(roles: Sequence[str], reason: str) -> UserError:
 
 
 def render_between(trained: TrainedTokenizer, roles: Sequence[str]) -> list[str] | None:
-    """The texts before, between and after the messages of a chat that the assistant is to answer; None if the template refuses the chat or
-    changes what is in the messages."""
+    """Return the texts before, between and after the messages of a chat that the assistant is to answer; None if the template refuses the
+    chat or changes what is in the messages."""
     contents = [f"message-{number}-of-{role}" for number, role in enumerate(roles)]
     messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
     try:
@@ -108,8 +108,8 @@ def render_between(trained: TrainedTokenizer, roles: Sequence[str]) -> list[str]
 
 
 def render_go_template(transitions: Transitions) -> str:
-    """A template of Go that writes these texts between the messages of Ollama's list. The text after the last message is that before an
-    answer; none follows a message of the assistant, which the model then continues."""
+    """Return a template of Go that writes these texts between the messages of Ollama's list. The text after the last message is that before
+    an answer; none follows a message of the assistant, which the model then continues."""
     inner = [(before, role, text) for (before, role), text in transitions.items() if role != END]
     cases = [
         f"{{{{- {'else ' * bool(number)}if and (eq $last {quote(before)}) (eq .Role {quote(role)}) }}}}"
@@ -126,6 +126,6 @@ def render_go_template(transitions: Transitions) -> str:
 
 
 def quote(text: str) -> str:
-    """A string literal of Go. It is ASCII, because Ollama's parser drops characters that it takes for unprintable."""
+    """Return a string literal of Go. It is ASCII, because Ollama's parser drops characters that it takes for unprintable."""
     plain = json.dumps(text, ensure_ascii=False)
     return "".join(one if one < "\x7f" else f"\\u{ord(one):04x}" if one <= "\uffff" else f"\\U{ord(one):08x}" for one in plain)

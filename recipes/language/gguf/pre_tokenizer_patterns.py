@@ -88,13 +88,13 @@ def find_difference(name: object, tokenizer: PreTrainedTokenizerBase) -> str | N
 
 
 def encode_bytes(piece: str) -> str:
-    """A piece in the alphabet of byte-level tokenizers, one character for each byte."""
+    """Return a piece in the alphabet of byte-level tokenizers, one character for each byte."""
     ((encoded, _),) = ALPHABET.pre_tokenize_str(piece)
     return encoded
 
 
 def divide(text: str, patterns: tuple[str, ...]) -> list[str]:
-    """The pieces of a text."""
+    """Return the pieces of a text."""
     pieces = [text] if text else []
     for pattern in patterns:
         pieces = [part for piece in pieces for part in _divide_once(piece, pattern)]

@@ -56,7 +56,7 @@ def find_infinite(path: Path, header: GgufHeader) -> Iterator[str]:
 
 
 def count_bytes(tensor: GgufTensor) -> int:
-    """Size of a tensor's data."""
+    """Return the size of a tensor's data."""
     _, elements, size = TENSOR_TYPES[tensor.type]
     return tensor.elements // elements * size
 

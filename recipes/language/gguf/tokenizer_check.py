@@ -96,14 +96,15 @@ class TrainedTokenizer:
 
 
 def list_steps(found: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:
-    """The steps of a part of tokenizer.json, which may be a sequence. `inside`: its key for them."""
+    """Return the steps of a part of tokenizer.json, which may be a sequence. `inside`: its key for them."""
     if found is None:
         return []
     return [step for inner in found[inside] for step in list_steps(inner, inside)] if found["type"] == "Sequence" else [found]
 
 
 def find_metadata(trained: TrainedTokenizer, header: GgufHeader) -> dict[str, MetadataValue]:
-    """Metadata that the trained tokenizer determines and the converter guesses: key → value. `header`: of the file that it wrote.
+    """Return the metadata that the trained tokenizer determines and the converter guesses: key → value. `header`: of the file that it
+    wrote.
 
     Raises `UserError` for a tokenizer that a file cannot express.
     """
@@ -128,7 +129,7 @@ def find_metadata(trained: TrainedTokenizer, header: GgufHeader) -> dict[str, Me
 
 
 def correct_types(trained: TrainedTokenizer, types: Sequence[int]) -> list[int]:
-    """The types of a file, in which each added token has one by which llama.cpp finds it in a text."""
+    """Return the types of a file, in which each added token has one by which llama.cpp finds it in a text."""
     right = [*types]
     for number, token in trained.tokenizer.added_tokens_decoder.items():
         if number < len(right) and right[number] not in accepted_types(trained, number, token.special):

@@ -31,7 +31,7 @@ class AttentionChoice(NamedTuple):
 
 
 def choose_attention(config: Config[LanguageOptionsT], model_config: PretrainedConfig) -> AttentionChoice:
-    """The implementation that `options.attention` means for the model with this config of transformers, on this machine.
+    """Return the implementation that `options.attention` means for the model with this config of transformers, on this machine.
 
     Raises `UserError` for one that cannot run here, or that ignores a part of the model's own attention.
     """
@@ -60,7 +60,7 @@ def choose_attention(config: Config[LanguageOptionsT], model_config: PretrainedC
 
 
 def list_attentions(config: Config[LanguageOptionsT], model_config: PretrainedConfig) -> Iterator[AttentionChoice]:
-    """The choice of `choose_attention`, and for `auto` the implementations of transformers to try if it is wrong for this model."""
+    """Yield the choice of `choose_attention`, and for `auto` the implementations of transformers to try if it is wrong for this model."""
     chosen = choose_attention(config, model_config)
     yield chosen
     for name in ("sdpa", "eager") if config.options.attention == "auto" else ():
@@ -69,7 +69,7 @@ def list_attentions(config: Config[LanguageOptionsT], model_config: PretrainedCo
 
 
 def find_stand_in(name: str, model_config: PretrainedConfig) -> str:
-    """The implementation that computes the same on a CPU in fp64."""
+    """Return the implementation that computes the same on a CPU in fp64."""
     if name in (varlen_attention.LOOP, "sdpa", "eager"):
         return name
     if find_varlen_obstacle(model_config) is None:
@@ -78,7 +78,7 @@ def find_stand_in(name: str, model_config: PretrainedConfig) -> str:
 
 
 def use_transformers(name: str, reason: str) -> AttentionChoice:
-    """An implementation of transformers. Of these, only flash_attention_2 separates packed samples without a mask."""
+    """Return an implementation of transformers. Of these, only flash_attention_2 separates packed samples without a mask."""
     if name == "flash_attention_2":
         return AttentionChoice(name, "attention: flash_attention_2, the samples of a packed row separately, in one kernel")
     return AttentionChoice(name, f"attention: {name}, {reason}; the cost of a packed row grows with the square of its whole length")
@@ -117,7 +117,7 @@ def find_sdpa_obstacle(model_config: PretrainedConfig) -> str | None:
 
 
 def find_chunk(model_config: PretrainedConfig) -> int | None:
-    """Positions that attend only to each other (Llama 4); None if there are no chunks."""
+    """Return the number of positions that attend only to each other (Llama 4); None if there are no chunks."""
     return getattr(model_config.get_text_config(), "attention_chunk_size", None)
 
 

@@ -94,7 +94,7 @@ class CausalModel(nn.Module):
 
 
 def find_decoder(whole: PreTrainedModel) -> nn.Module:
-    """The part of a model below its output head. For some older models only `base_model` returns it, and for some neither."""
+    """Return the part of a model below its output head. For some older models only `base_model` returns it, and for some neither."""
     from transformers import PreTrainedModel
 
     inner = (child for child in whole.children() if isinstance(child, PreTrainedModel))
@@ -103,12 +103,12 @@ def find_decoder(whole: PreTrainedModel) -> nn.Module:
 
 
 def find_path(module: nn.Module, whole: nn.Module) -> str:
-    """The path of a module in `whole`."""
+    """Return the path of a module in `whole`."""
     return next(path for path, each in whole.named_modules() if each is module)
 
 
 def causal_language_model() -> Kind:
-    """The kind of model folder that these recipes accept."""
+    """Return the kind of model folder that these recipes accept."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - COMPOSITES
@@ -117,12 +117,12 @@ def causal_language_model() -> Kind:
 
 
 def read_config(base: Path) -> PretrainedConfig:
-    """The base's config. Raises `UserError` for anything but a causal language model whose code is in transformers itself."""
+    """Return the base's config. Raises `UserError` for anything but a causal language model whose code is in transformers itself."""
     return transformers_meta_models.read_config(base, causal_language_model())
 
 
 def build_stock(base: Path, attention: str | None = None) -> PreTrainedModel:
-    """The stock class with its parameters on the meta device and real buffers. Raises `UserError` for anything but a causal language
+    """Return the stock class with its parameters on the meta device and real buffers. Raises `UserError` for anything but a causal language
     model."""
     from transformers import AutoModelForCausalLM
 
@@ -137,7 +137,7 @@ def build_stock(base: Path, attention: str | None = None) -> PreTrainedModel:
 
 
 def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
-    """The model with its parameters on the meta device and real buffers. Moving to meta unties weights, so they are tied again.
+    """Return the model with its parameters on the meta device and real buffers. Moving to meta unties weights, so they are tied again.
 
     `attention`: name of the implementation in transformers. Raises `UserError` for a model that these recipes cannot train.
     """
@@ -154,7 +154,7 @@ def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] =
 
 
 def find_block_classes(model: CausalModel) -> tuple[type[nn.Module], ...]:
-    """The classes of the decoder layers, which the model lists as modules not to split. Raises `UserError` if it lists none."""
+    """Return the classes of the decoder layers, which the model lists as modules not to split. Raises `UserError` if it lists none."""
     decoder = model.get_submodule(model.decoder_path)
     listed = set(getattr(decoder, "_no_split_modules", None) or ())
     found = {type(module) for module in model.modules() if type(module).__name__ in listed}
@@ -164,7 +164,7 @@ def find_block_classes(model: CausalModel) -> tuple[type[nn.Module], ...]:
 
 
 def choose_loss_head(requested: str) -> type[LossHead]:
-    """The class that `options.loss_head` means. Raises `UserError` if it cannot run here."""
+    """Return the class that `options.loss_head` means. Raises `UserError` if it cannot run here."""
     if requested == "chunked":
         return LossHead
     check_runnable()

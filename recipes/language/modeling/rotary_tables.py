@@ -91,8 +91,8 @@ def separate_samples(model: nn.Module) -> list[SampleTables]:
 
 
 def find_switch(module: nn.Module) -> int | None:
-    """The most positions of a sample whose table equals that of the shortest ones. None for a table that depends on no length, and for any
-    other module. It is found by calls, so it needs no list of rotary types."""
+    """Return the most positions of a sample whose table equals that of the shortest ones. None for a table that depends on no length, and
+    for any other module. It is found by calls, so it needs no list of rotary types."""
     frequencies = [name for name, _ in module.named_buffers(recurse=False) if name.endswith("inv_freq")]
     parameters = inspect.signature(module.forward).parameters
     if not frequencies or "position_ids" not in parameters:

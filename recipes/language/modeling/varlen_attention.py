@@ -119,7 +119,7 @@ def separate_samples(make_mask: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def apply_within_samples(rule: Callable[..., Tensor], bounds: Tensor, length: int) -> Callable[..., Tensor]:
-    """The rule for a row of `length` positions in which samples begin and end at `bounds` [N + 1], from the rule for one sample."""
+    """Return the rule for a row of `length` positions in which samples begin and end at `bounds` [N + 1], from the rule for one sample."""
     row = torch.arange(length, device=bounds.device)
     samples = torch.bucketize(row, bounds[1:].contiguous(), right=True)
     places = row - bounds[samples]
@@ -231,7 +231,7 @@ def attend_with_kernel(
     scaling: float | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """The same with torch's kernel, which takes the samples of a single row; for several rows, the loop. Needs `has_kernel`."""
+    """Return the same with torch's kernel, which takes the samples of a single row; for several rows, the loop. Needs `has_kernel`."""
     from torch.nn.attention.varlen import varlen_attn
 
     if not isinstance(attention_mask, Spans) or len(query) > 1:

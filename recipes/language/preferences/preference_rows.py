@@ -24,7 +24,7 @@ Side = tuple[list[int], list[bool]]
 
 
 def tokenize_pair(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> tuple[Side, Side]:
-    """The chosen and the rejected side. Raises `UserError` for a malformed row, and if both sides have the same tokens."""
+    """Return the chosen and the rejected side. Raises `UserError` for a malformed row, and if both sides have the same tokens."""
     sides = []
     for name, side in zip(SIDES, split_sides(row), strict=True):
         try:
@@ -54,7 +54,7 @@ def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequen
 
 
 def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row as two rows with `prompt` and `completion`. Raises `UserError` if it is none of the three forms."""
+    """Return the row as two rows with `prompt` and `completion`. Raises `UserError` if it is none of the three forms."""
     for name in SIDES:
         if name not in row:
             single = "; rows with a completion and its label are for options.objective: kto" if "label" in row else ""

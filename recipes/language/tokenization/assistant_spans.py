@@ -52,7 +52,7 @@ def has_generation_blocks(template: str) -> bool:
 
 
 def find_turns(chat: Chat, text: str, messages: list[int], end_tokens: frozenset[str]) -> list[TurnSpan]:
-    """The spans of these messages of the assistant (indices into `chat.messages`) in `text`, the whole chat.
+    """Return the spans of these messages of the assistant (indices into `chat.messages`) in `text`, the whole chat.
 
     `end_tokens`: the tokens that can end a turn. Raises `UserError`, which says how to solve it, if the place of a turn is not certain.
     """

@@ -40,7 +40,7 @@ class Chat:
         return [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     def render(self, until: int | None = None, add_generation_prompt: bool = False, template: str | None = None) -> str:
-        """The text of the messages before index `until` (default: all), by `template` (default: the chat's own).
+        """Return the text of the messages before index `until` (default: all), by `template` (default: the chat's own).
 
         Raises `UserError` with the template's own error if it fails.
         """
@@ -65,7 +65,7 @@ def _split_content(message: Message) -> Message:
 
 
 def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
-    """A chat for the tokenizer's template. Raises `UserError` if there is none.
+    """Return a chat for the tokenizer's template. Raises `UserError` if there is none.
 
     Newer OpenAI models call the system message the developer's. For a template that does not know this role, it is the system's.
     """
@@ -93,7 +93,8 @@ def _renders_probe(tokenizer: PreTrainedTokenizerBase, template: str, as_parts: 
 
 
 def find_ignored_fields(chat: Chat, text: str) -> Iterator[str]:
-    """Names of fields that the template ignores, which means that it renders the same text without the field. `text`: the whole chat.
+    """Yield the names of fields that the template ignores, which means that it renders the same text without the field. `text`: the whole
+    chat.
 
     The fields of a message are checked in the chat that ends with it, because a template may drop them from earlier turns.
     """
@@ -116,7 +117,7 @@ def _renders(chat: Chat, text: str) -> bool:
 
 
 def find_template(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None) -> str:
-    """The template that the tokenizer uses for a chat with these tools, with a fixed date. Raises `UserError` if there is none."""
+    """Return the template that the tokenizer uses for a chat with these tools, with a fixed date. Raises `UserError` if there is none."""
     try:
         template = str(tokenizer.get_chat_template(None, tools=tools))
     except ValueError:

@@ -29,7 +29,7 @@ class TokenizedText:
         return cls(text, encoding["input_ids"], [start for start, _ in encoding["offset_mapping"]], tokenizer)
 
     def find_tokens(self, turn: TurnSpan) -> range:
-        """The indices of a turn's tokens. Raises `UserError` if generation would not begin between two of these tokens.
+        """Return the indices of a turn's tokens. Raises `UserError` if generation would not begin between two of these tokens.
 
         The text before the turn is tokenized again, from its last added token on. No tokenizer merges across an added token, so the tokens
         before that one stay the same.
@@ -58,8 +58,8 @@ def encode_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def tokenize_completion(prompt: str, completion: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
-    """The ids of a plain text (beginning of text if this tokenizer adds it, prompt, completion, end of text), and the index at which the
-    completion starts. Raises `UserError` if the tokenizer has no end of text, or merges the two texts in a way that cannot be undone.
+    """Return the ids of a plain text (beginning of text if this tokenizer adds it, prompt, completion, end of text), and the index at which
+    the completion starts. Raises `UserError` if the tokenizer has no end of text, or merges the two texts in a way that cannot be undone.
 
     Generation is given the prompt alone, so the prompt is tokenized alone. If the whole text has other tokens there ("answer: " + "yes",
     where " yes" is one token), the completion is tokenized alone too. Both tokenizations must decode to the same text.
@@ -82,7 +82,7 @@ def tokenize_completion(prompt: str, completion: str, tokenizer: PreTrainedToken
 
 
 def begin_ids(prompt: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The beginning-of-text token if the tokenizer adds one and the text does not begin with it; otherwise empty."""
+    """Return the beginning-of-text token if the tokenizer adds one and the text does not begin with it; otherwise empty."""
     begin = tokenizer.bos_token_id
     adds_it = begin is not None and tokenizer("")["input_ids"][:1] == [begin]
     return [begin] if adds_it and not prompt.startswith(tokenizer.bos_token) else []
@@ -94,6 +94,7 @@ def added_token_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def find_end_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
-    """Tokens that can end a turn: the special ones. `</tool_call>` is an added token, too, but the tokenizer treats it as text."""
+    """Return the tokens that can end a turn: the special ones. `</tool_call>` is an added token, too, but the tokenizer treats it as
+    text."""
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return frozenset(special | {tokenizer.eos_token} - {None})

@@ -82,7 +82,7 @@ def _renders_thoughts(chat: Chat, parts: Sequence[Part], message: int) -> bool:
 
 
 def list_parts(messages: Sequence[Message]) -> list[Part]:
-    """The texts of a chat in its order. The name of a function that a tool result repeats is not among them."""
+    """Return the texts of a chat in its order. The name of a function that a tool result repeats is not among them."""
     called = {call.get("function", call)["name"] for message in messages for call in message.get("tool_calls") or ()}
     return [part for number, message in enumerate(messages) for part in _list_parts_of(number, message, called)]
 
@@ -117,7 +117,7 @@ def _list_values(value: JsonValue) -> Iterator[tuple[str, ...]]:
 
 
 def find_missing(parts: Sequence[Part], messages: Sequence[Message], text: str) -> list[Part]:
-    """The parts that are not in the text, in the order of their messages. The parts of one message may be in any order."""
+    """Return the parts that are not in the text, in the order of their messages. The parts of one message may be in any order."""
     return _walk(parts, messages, text, False) and _walk(parts, messages, " ".join(text.split()), True)
 
 

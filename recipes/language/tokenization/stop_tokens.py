@@ -17,7 +17,7 @@ EXCHANGE: list[JsonValue] = [{"role": "user", "content": "Good day."}, {"role": 
 
 
 def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The token with which the chat template ends the assistant's turn; None without a template, or if the token is not certain."""
+    """Return the token with which the chat template ends the assistant's turn; None without a template, or if the token is not certain."""
     try:
         ids, supervised = tokenize_row({"messages": EXCHANGE}, tokenizer, "assistant")
     except UserError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(base: Path, chat_template: Path | None) -> PreTrainedTokenizerBase:
-    """The base's tokenizer, with the chat template in that file if one is given.
+    """Return the base's tokenizer, with the chat template in that file if one is given.
 
     Raises `UserError` for a tokenizer that cannot be loaded, or that cannot report the place of its tokens.
     """
@@ -47,7 +47,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embeddings: int, base: 
 
 
 def read_template(path: Path) -> str:
-    """A chat template's text. Raises `UserError`."""
+    """Return a chat template's text. Raises `UserError`."""
     try:
         return input_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
