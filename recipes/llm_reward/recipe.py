@@ -18,7 +18,7 @@ from overtone.finetune.modeling.loading import resolve_source, tensor_shapes
 from overtone.finetune.recipe import Loaded, Recipe, Sample, Sketch
 from overtone.recipes.class_labels import choose_labels
 from overtone.recipes.language import collation
-from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
+from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.modeling import loss_assumption_checks
 from overtone.recipes.language.modeling.causal_model import CausalModel, read_config
 from overtone.recipes.language.sequence_scorer import find_pad
