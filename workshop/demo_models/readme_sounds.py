@@ -16,7 +16,7 @@ from pathlib import Path
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.transcription import demo_whisper
-from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.storage.synthetic_audio_mark import read_synthetic_mark
 from overtone.finetune.terminal import print_line
@@ -104,4 +104,4 @@ def replace_sounds(readme: str, sounds: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    sys.exit(catch_user_errors(main)(sys.argv[1:]))

@@ -156,8 +156,7 @@ def test_grouped_experts_equal_the_loop_and_are_compiled_once(name: str) -> None
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.3)  # so that the rows go to different experts
-        train: Any = SimpleNamespace(data=SimpleNamespace(packing=False))
-        reason = attention_selection.explain_recompilation("sdpa", train, model.config)
+        reason = attention_selection.explain_recompilation("sdpa", False, model.config)
         assert (reason is None) == (implementation == "grouped_mm")
         found[implementation] = train_with(model, rows)
     torch._dynamo.reset()
