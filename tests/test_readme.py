@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -13,9 +14,11 @@ import pytest
 import soundfile
 
 from overtone.finetune.storage import demo_models
+from overtone.finetune.storage.synthetic_audio_mark import read_synthetic_mark
 from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import ALONE, ROOT
 from workshop.benchmarks import _pages
+from workshop.demo_models import readme_sounds
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LAB_BOOK = ROOT / "workshop" / "lab_book"
@@ -118,6 +121,16 @@ def test_the_demo_s_table_is_that_of_its_page() -> None:
         assert printed is not None
         released = re.search(rf"^\| {system} \| {printed[1]} % \| ([\d.]+ %) \|", page, re.MULTILINE)
         assert released is not None and f"| {row} | {printed[1]} % | {released[1]} | {printed[2]} | {printed[3]} |" in README
+
+
+def test_the_sounds_have_the_text_of_their_recording_and_are_marked_as_synthetic() -> None:
+    part = README.partition(readme_sounds.START)[2].partition(readme_sounds.END)[0]
+    (text,) = re.findall(r'^All three say: "(.+)"$', part, re.MULTILINE)
+    recording, *sounds = (ROOT / link for link in re.findall(r"^\| \[[^]]+\]\(([\w./]+\.ogg)\) \|", part, re.MULTILINE))
+    rows = [json.loads(line) for line in (recording.parents[1] / "held_out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert text in [row["text"] for row in rows if row["audio"] == f"held_out/{recording.name}"]
+    assert [sound.relative_to(ROOT).as_posix() for sound in sounds] == [*readme_sounds.SOUNDS.values()]
+    assert all(read_synthetic_mark(sound) is not None for sound in sounds), "run workshop/demo_models/readme_sounds.py"
 
 
 def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
