@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -27,7 +28,7 @@ ROWS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("a scorer")
-    tokenizer = families.tokenizer("chatml")
+    tokenizer = copy.deepcopy(families.tokenizer("chatml"))
     tokenizer.pad_token = tokenizer.eos_token
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -75,7 +76,7 @@ def test_a_folder_that_cannot_score_is_refused(folder: Path, tmp_path: Path) -> 
 
 
 def test_padding_is_the_tokenizers_own_or_its_end_of_text() -> None:
-    tokenizer = families.tokenizer("chatml")
+    tokenizer = copy.deepcopy(families.tokenizer("chatml"))
     assert find_pad(tokenizer, Path("base")) == "<|im_end|>"
     tokenizer.pad_token = "<|im_start|>"
     assert find_pad(tokenizer, Path("base")) == "<|im_start|>"
