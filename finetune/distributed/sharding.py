@@ -15,13 +15,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.utils.hooks import RemovableHandle
 
 from overtone.finetune.config import Parallel, Train
 from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
 from overtone.finetune.distributed.ddp_replication import Replica
-from overtone.finetune.distributed.process_group import World
+from overtone.finetune.distributed.process_group import World, sum_over_ranks
 from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
 from overtone.finetune.errors import UserError
 
@@ -126,6 +128,11 @@ def shard(
         mesh = layout.blocks if isinstance(activation_checkpointing.block_of(module), blocks) else layout.whole
         keep = gathered_once or module is model
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not keep)
+    if FILLS_UNUSED:
+        # fully_shard reduces the gradients of a unit as one flat tensor without names. If ranks, or under hsdp micro-batches, reached other
+        # parameters, such as other experts of a loop, their gradients would be added to each other in silence.
+        assert isinstance(model, FSDPModule)
+        model.set_reduce_scatter_unused_params(True)
     return layout
 
 
@@ -214,9 +221,8 @@ def check_sharding(
             raise RuntimeError(f"{name} is trained in {parameter.dtype}; master weights must be float32, or small updates are lost")
 
 
-def prepare_backward(model: nn.Module, strategy: Strategy, last: bool, reached: bool = False) -> None:
-    """Configure communication of the next backward pass; `last`: whether it is the last one of its step. `reached`: whether an earlier step
-    has shown that each trained parameter gets a gradient.
+def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
+    """Configure communication of the next backward pass; `last`: whether it is the last one of its step.
 
     `ddp` and `zero1` keep full gradients and reduce them once per step. `zero1` and `zero2`, like `ddp`, keep gathered weights until the
     end of the step, when they must be freed, or the update of the shards would have no effect. `hsdp` sums the gradients of its copies once
@@ -228,12 +234,34 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool, reached: 
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(last or strategy not in ("ddp", "zero1"))
     model.set_reshard_after_backward(last or strategy not in ("zero1", "zero2"))
-    if strategy == "hsdp" and FILLS_UNUSED and reached:
-        # Until the all-reduce, fully_shard adds up the gradients of a unit as one flat tensor without names. If micro-batches reached other
-        # parameters, such as other experts, their gradients would be added to each other. With zeros for the rest, all are always there.
-        # Not before `reached`: a parameter without any gradient could not be noticed.
-        model.set_reduce_scatter_unused_params(True)
+    if strategy == "hsdp" and FILLS_UNUSED:
         model.set_requires_all_reduce(last)
+
+
+def watch_reached(model: nn.Module, reached: set[str]) -> list[RemovableHandle]:
+    """Let the next backward pass add to `reached` the names of the parameters of a sharded model to which it brings a gradient: where
+    `FILLS_UNUSED`, the others get zeros, which cannot be told from gradients. Call it after the forward pass, and remove the handles after
+    the backward pass."""
+    if not FILLS_UNUSED:
+        return []
+
+    def watch(parameter: FSDPParam) -> RemovableHandle:
+        name = plain_name(str(parameter._param_fqn))
+        return parameter._unsharded_param.register_hook(lambda _: reached.add(name))
+
+    states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
+    parameters = [each for state in states for group in state._fsdp_param_groups for each in group.fsdp_params]
+    return [watch(each) for each in parameters if each.sharded_param.requires_grad and hasattr(each, "_unsharded_param")]
+
+
+def find_unreached(model: nn.Module, reached: set[str], world: World) -> list[str]:
+    """Names of the trained parameters that got no gradient on any rank. `reached`: from `watch_reached`, on this rank. Collective: call on
+    every rank."""
+    trained = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not (isinstance(model, FSDPModule) and FILLS_UNUSED):
+        return [name for name, parameter in trained if parameter.grad is None]
+    counts = sum_over_ranks(world, [float(name in reached) for name, _ in trained])
+    return [name for (name, _), count in zip(trained, counts, strict=True) if not count]
 
 
 def reshard(model: nn.Module) -> None:

@@ -80,9 +80,10 @@ def train_step(
     started, world, train = time.perf_counter(), training.world, training.config.train
     counts = global_counts(world, turns, training.sources)
     waited = time.perf_counter() - started
-    totals, weights = accumulate(training, add_divergence(training, turns, estimate_divergence(training, [turns])), counts)
-    if not training.optimizer.state:
-        check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
+    reached = None if training.optimizer.state else set[str]()
+    totals, weights = accumulate(training, add_divergence(training, turns, estimate_divergence(training, [turns])), counts, reached)
+    if reached is not None:
+        check_gradients_exist(sharding.find_unreached(training.model, reached, world))
     gradients = sharding.group_by_layout(
         parameter.grad for parameter, _ in optimizers.iterate_parameters(training.optimizer) if parameter.grad is not None
     )
@@ -162,21 +163,25 @@ def report_sources(training: Training, sums: dict[str, float], counts: dict[str,
     return found
 
 
-def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Run forward and backward of this rank's turns; return the sum (scalar) for each of `counts`, and each term's weight. Collective:
-    call on every rank."""
+def accumulate(
+    training: Training, turns: list[RankBatch], counts: dict[str, float], reached: set[str] | None = None
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Run forward and backward of this rank's turns; return the sum (scalar) for each of `counts`, and each term's weight. `reached`: gets
+    the names of the parameters to which these turns bring gradients. Collective: call on every rank."""
     world = training.world
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
     for number, turn in enumerate(turns):
-        last, reached = number == len(turns) - 1, bool(training.optimizer.state)
-        sharding.prepare_backward(training.model, training.strategy, last, reached)
+        sharding.prepare_backward(training.model, training.strategy, last=number == len(turns) - 1)
         seed_generators(turn.micro.key, world.device)
         terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
         check_terms(terms, turn.batch.targets)
         weights = {name: term.weight for name, term in terms.items()}
+        watched = [] if reached is None else sharding.watch_reached(training.model, reached)
         # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
         (compute_objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
+        for handle in watched:
+            handle.remove()
         for name in terms if turn.counts else ():
             totals[name] += terms[name].sum.detach()
             if turn.micro.source is not None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
+from overtone.finetune.distributed import sharding
 from overtone.finetune.errors import UserError
 from overtone.recipes.language import collation
 from overtone.recipes.language.modeling import varlen_attention
@@ -33,6 +36,7 @@ def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOpti
 
     Raises `UserError`. Collective: call on every rank.
     """
+    _check_experts(loaded.model)
     vocabulary = int(loaded.model.vocabulary)  # type: ignore[arg-type]
     attention, precision = config.options.attention, config.train.precision
     _check_attention(model, _make_sample(16, 13, vocabulary), loaded.model.config, attention, config.train)
@@ -42,6 +46,16 @@ def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOpti
     if config.data.packing:
         _check_equal("packed", alone, _summed_nll(model, collation.pack([first, second])), attention, precision)
         _check_isolation(model, second, vocabulary, attention, precision)
+
+
+def _check_experts(model: nn.Module) -> None:
+    """Raises `UserError` if ranks can reach different experts, and this torch would add the gradients of these to each other."""
+    experts = [module.experts for module in model.modules() if isinstance(getattr(module, "experts", None), nn.ModuleList)]
+    if experts and isinstance(model, FSDPModule) and not sharding.FILLS_UNUSED and dist.get_world_size() > 1:
+        raise UserError(
+            "this model computes its experts in a loop, so ranks reach different ones, and torch before 2.13 then adds their gradients to "
+            "each other: train it with transformers 5, torch 2.13 or --parallel.strategy ddp"
+        )
 
 
 def _check_attention(model: nn.Module, sample: Sample, model_config: PretrainedConfig, attention: str, train: Train) -> None:

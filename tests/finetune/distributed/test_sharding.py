@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -278,7 +279,7 @@ def test_gradients_are_clipped_to_the_global_norm(world: World) -> None:
         ("zero1", [False, True], [True, False]),
         ("zero2", [True, True], [True, False]),
         ("fsdp", [True, True], [False, False]),
-        ("hsdp", [True, True], [False, False]),
+        ("hsdp", [not sharding.FILLS_UNUSED, True], [False, False]),
     ],
 )
 def test_strategies_keep_gradients_and_weights_between_micro_batches(
@@ -404,56 +405,62 @@ ROUTES = {
     "all": [((0, 1, 2), (0, 1, 2)), ((0, 1, 2), (0, 1, 2)), ((2, 1, 0), (0, 1, 2))],
     "other experts in each micro-batch, as many": [((0,), (0,)), ((1,), (1,)), ((2,), (2,))],
     "other experts on each shard": [((0, 1), (2,)), ((1,), (0, 2)), ((2,), (0,))],
+    "an expert of each block that no rank reaches": [((0,), (2,)), ((2, 0), (0,)), ((0, 2), (2,))],
     "a block that the last micro-batch does not call": [((0, 1, 2), (0, 1, 2)), ((0, 1), (2,)), ((), ())],
 }
 """For each of three micro-batches: the experts that the two ranks of a copy reach. The second copy has them the other way round."""
+SUMMING = ("fsdp", "zero1", "zero2", "hsdp")
 
 
 def sums_of_rank(folder: Path) -> dict[str, dict[str, Any]]:
-    """On one of four ranks, for each of `ROUTES`: all-reduces of a step, and gradients that differ from those of one process."""
+    """On one of four ranks, for each strategy and each of `ROUTES`: all-reduces of a step, gradients that differ from those of one process,
+    and parameters that no rank reached."""
     world, found = join((), folder), dict[str, dict[str, Any]]()
-    for name, routes in ROUTES.items():
+    for strategy, (name, routes) in itertools.product(SUMMING, ROUTES.items()):
         torch.manual_seed(0)
         plain = Mixture()
         model = copy.deepcopy(plain)
-        shard(model, (Experts,), "hsdp", Parallel(strategy="hsdp", replicate=2), torch.float32, world)
+        shard(model, (Experts,), strategy, Parallel(strategy=strategy, replicate=2 if strategy == "hsdp" else 1), torch.float32, world)
         everywhere = torch.randn(3, 4, 5, 4)
-        step(model, world, [(everywhere[0, world.rank], (0, 1, 2))] * 2, reached=False)  # as the first step, which reaches everything
-        model.zero_grad(set_to_none=True)
         for number, pair in enumerate(routes):
             for rank in range(4):
                 plain(everywhere[number, rank], pair[(rank + rank // 2) % 2]).square().sum().backward()
+        reached = set[str]()
         own = [(everywhere[number, world.rank], pair[(world.rank + world.rank // 2) % 2]) for number, pair in enumerate(routes)]
-        calls = step(model, world, own, reached=True)
-        zero = {key: torch.zeros_like(other) for key, other in plain.named_parameters()}
+        calls = step(model, world, strategy, own, reached)
+        right = {key: torch.zeros_like(other) if other.grad is None else other.grad for key, other in plain.named_parameters()}
         gradients: list[tuple[str, Any]] = [(key, parameter.grad) for key, parameter in model.named_parameters()]
-        right = {key: zero[key] if other.grad is None else other.grad for key, other in plain.named_parameters()}
         wrong = [key for key, gradient in gradients if not torch.allclose(gradient.full_tensor(), right[key], 1e-5, 1e-6)]
-        found[name] = {"all-reduces": calls, "wrong": wrong}
+        missed = sharding.find_unreached(model, reached, world) == [key for key, other in plain.named_parameters() if other.grad is None]
+        found[f"{strategy}: {name}"] = {"all-reduces": calls, "wrong": wrong, "unreached found": missed}
     leave()
     return found
 
 
-def step(model: nn.Module, world: World, micros: list[tuple[torch.Tensor, tuple[int, ...]]], reached: bool) -> int:
+def step(model: nn.Module, world: World, strategy: Any, micros: list[tuple[torch.Tensor, tuple[int, ...]]], reached: set[str]) -> int:
     """Forward and backward of a step; how many all-reduces it took."""
     calls: list[int] = []
     real = torch.distributed.all_reduce
     torch.distributed.all_reduce = lambda *args, **kwargs: (calls.append(1), real(*args, **kwargs))[1]  # type: ignore[assignment]
     for number, (hidden, chosen) in enumerate(micros):
-        sharding.prepare_backward(model, "hsdp", number == len(micros) - 1, reached)
-        (world.size * model(hidden, chosen).square().sum()).backward()
+        sharding.prepare_backward(model, strategy, number == len(micros) - 1)
+        loss = world.size * model(hidden, chosen).square().sum()
+        handles = sharding.watch_reached(model, reached)
+        loss.backward()
+        for handle in handles:
+            handle.remove()
     torch.distributed.all_reduce = real
     return len(calls)
 
 
-@pytest.mark.skipif(not sharding.FILLS_UNUSED, reason="torch before 2.13 sums over the copies in each micro-batch")
-def test_copies_are_summed_once_per_step_whatever_a_micro_batch_reaches(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sharding.FILLS_UNUSED, reason="torch before 2.13 cannot reduce zeros for parameters that a batch did not reach")
+def test_gradients_are_right_whatever_ranks_and_micro_batches_reach(tmp_path: Path) -> None:
     ranks = fork_server.run_ranks(4, sums_of_rank, tmp_path)
-    assert all(found == ranks[0] for found in ranks)
-    assert [*ranks[0]] == [*ROUTES]
+    assert all(found == ranks[0] for found in ranks) and len(ranks[0]) == len(SUMMING) * len(ROUTES)
     for name, found in ranks[0].items():
-        assert found["all-reduces"] == 3, (name, "one for each of two blocks and the root, not for each micro-batch")
-        assert found["wrong"] == [], name
+        copies = 3 if name.startswith("hsdp") else 0
+        assert found["all-reduces"] == copies, (name, "of hsdp one for each of two blocks and the root, not for each micro-batch")
+        assert found["wrong"] == [] and found["unreached found"], (name, found)
 
 
 class Words(nn.Module):

@@ -65,6 +65,20 @@ def check(model: Any, packing: bool = True) -> None:
     loss_assumption_checks.check_batching(model, SimpleNamespace(model=model), settings(packing))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("fills", "ranks", "refused"), [(False, 2, True), (True, 2, False), (False, 1, False)])
+def test_a_loop_of_experts_is_refused_where_ranks_would_mix_their_gradients(
+    monkeypatch: pytest.MonkeyPatch, fills: bool, ranks: int, refused: bool
+) -> None:
+    monkeypatch.setattr(loss_assumption_checks, "FSDPModule", nn.Module)
+    monkeypatch.setattr(loss_assumption_checks.sharding, "FILLS_UNUSED", fills)
+    monkeypatch.setattr(loss_assumption_checks.dist, "get_world_size", lambda: ranks)
+    looped = nn.ModuleDict({"mlp": nn.Module()})
+    looped["mlp"].experts = nn.ModuleList([nn.Linear(2, 2)])
+    for model, wrong in ((looped, refused), (nn.Linear(2, 2), False)):
+        with pytest.raises(UserError, match="computes its experts in a loop") if wrong else contextlib.nullcontext():
+            loss_assumption_checks._check_experts(model)
+
+
 @pytest.mark.parametrize("kind", ISOLATING)
 def test_the_loss_equals_the_models_own_and_packing_does_not_change_it(kind: str) -> None:
     whole = whole_model(ISOLATING[kind])
