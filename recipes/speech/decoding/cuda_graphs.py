@@ -8,6 +8,7 @@ first request, and stays valid while the tensors of its batch keep their address
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cache
 
 import torch
 
@@ -22,19 +23,38 @@ def window_size(needed: int, slots: int) -> int:
     return min(slots, -(-needed // STEP) * STEP)
 
 
-class FrameGraphs:
-    """Owns the captured graphs of one batch; they refer to its tensors, and share the memory of their intermediate results."""
+@cache
+def anchor(device: torch.device, failures: int) -> torch.cuda.CUDAGraph:  # noqa: ARG001  # part of the cache's key
+    """Return a graph that is never freed, so that its memory pool stays valid. `failures`: the captures that have failed before; each one
+    begins another pool, since some versions of torch leave the pool of a failed capture in use.
 
-    def __init__(self) -> None:
+    The graphs of all batches share this pool. They have one capture stream, and so one cuBLAS workspace. torch 2.13 frees that workspace
+    with any graph of the stream (pytorch#193402), although the others still write to it; in a pool that stays alive, only intermediate
+    results of another graph can take its place, and graphs are replayed one after another. A pool without any graph could not be used
+    again either, if one of its blocks is still in use."""
+    graph, buffer = torch.cuda.CUDAGraph(), torch.zeros(1, device=device)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        buffer.fill_(0)  # torch warns about an empty graph
+    return graph
+
+
+class FrameGraphs:
+    """Owns the captured graphs of one batch; they refer to its tensors, and share the memory of their intermediate results with the graphs
+    of all other batches. So graphs must not be replayed on two streams at once."""
+
+    failures = 0
+    """Captures that have failed in this process."""
+
+    def __init__(self, device: torch.device) -> None:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph | None] = {}
         """None: the frame cannot be captured."""
         self._run_before = set[Hashable]()
-        self._pool = torch.cuda.graph_pool_handle()
+        self._device = device
 
     @classmethod
     def open(cls, device: torch.device) -> FrameGraphs | None:
         """Return no graphs yet; None if this device has no graphs."""
-        return cls() if device.type == "cuda" else None
+        return cls(device) if device.type == "cuda" else None
 
     @property
     def count(self) -> int:
@@ -70,10 +90,11 @@ class FrameGraphs:
             # memory in the meantime, as the codec does: hence `thread_local`.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=anchor(self._device, FrameGraphs.failures).pool(), capture_error_mode="thread_local"),
             ):
                 frame()
         except RuntimeError as error:  # an operation that reads a value, or no memory for the graph
+            FrameGraphs.failures += 1
             print_diagnostic(f"frames run without a CUDA graph, which is slower: {str(error).partition(chr(10))[0]}")
             return None
         return graph
