@@ -17,7 +17,7 @@ from overtone.finetune.storage.strict_json import one_line, read_object
 if TYPE_CHECKING:
     import pyarrow
 
-READ = frozenset(ROW_MARKS).union(*SCORES, *(shape.keys | shape.also for shape in SHAPES.values()))
+READ = frozenset(ROW_MARKS).union(LABELS, *SCORES, *(shape.keys | shape.also for shape in SHAPES.values()))
 """Columns whose values are read."""
 
 
@@ -85,15 +85,11 @@ def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch],
 
 def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch, read: frozenset[str]) -> Iterator[dict[str, object]]:
     """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
-    from pyarrow import types
-
     names = batch.schema.names
     if len(set(names)) < len(names):
         raise UserError(f"{source.path} has duplicate column names ({', '.join(names):.200})")
     columns = [
-        column.to_pylist()
-        if name in read or (name in LABELS and types.is_boolean(column.type))
-        else [known or None for known in _find_filled(column)]
+        column.to_pylist() if name in read else [known or None for known in _find_filled(column)]
         for name, column in zip(names, batch.columns, strict=True)
     ]
     for values in zip(*columns, strict=True):

@@ -135,7 +135,10 @@ def test_a_foreign_state_json_is_read_as_conversations(tmp_path: Path) -> None:
     assert [each.row for each in read(tmp_path / "chats")] == ROWS
 
 
-def test_labels_of_preference_training_are_read(tmp_path: Path) -> None:
-    rows = pyarrow.table({"prompt": ["a", "b"], "completion": ["c", "d"], "label": [True, False]})
-    parquet.write_table(rows, tmp_path / "kto.parquet")
-    assert [each.row and each.row["label"] for each in read(tmp_path / "kto.parquet")] == [True, False]
+@pytest.mark.parametrize("name", ["label", "kto_tag"])
+@pytest.mark.parametrize("labels", [[True, False], [0, 1], [0.0, 1.0], ["false", "true"], [[0], [1]]], ids=str)
+def test_labels_are_read_as_they_are(tmp_path: Path, name: str, labels: list[Any]) -> None:
+    """A label that was only known to be there would be taken for a true one."""
+    parquet.write_table(pyarrow.table({"prompt": ["a", "b"], "completion": ["c", "d"], name: labels}), tmp_path / "kto.parquet")
+    found = [each.row[name] for each in read(tmp_path / "kto.parquet") if each.row]
+    assert found == labels and [type(each) for each in found] == [type(each) for each in labels]
