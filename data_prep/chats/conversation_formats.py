@@ -148,7 +148,7 @@ def _convert_preference(row: ChatRow) -> ChatRow:
         return {"messages": [*_read_system_message(row), *answer]}
     if isinstance(prompt, str) and not _is_message_list(prompt):
         return {"messages": [*_read_system_message(row), {"role": "user", "content": prompt}, *answer]}
-    return {"prompt": _parse_turns(prompt, "prompt"), "completion": answer}
+    return {"prompt": [*_read_system_message(row), *_parse_turns(prompt, "prompt")], "completion": answer}
 
 
 def _parse_transcript(text: str) -> list[ChatRow]:

@@ -91,6 +91,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("preference", {"prompt": "Why?", "chosen": [ASKED, ANSWERED], "rejected": [ASKED]}, {"messages": [ASKED, ANSWERED]}),
     ("preference", {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [ANSWERED]}, {"prompt": [ASKED], "completion": [ANSWERED]}),
+    (
+        "preference",
+        {"system": "Be brief.", "prompt": [ASKED], "chosen": [ANSWERED], "rejected": [ANSWERED]},
+        {"prompt": [SYSTEM, ASKED], "completion": [ANSWERED]},
+    ),
     ("preference", {"chosen": "\n\nHuman: Why?\n\nAssistant: Because.", "rejected": "\n\nHuman: Why?"}, {"messages": [ASKED, ANSWERED]}),
     (
         "chatgpt",
