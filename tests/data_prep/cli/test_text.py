@@ -408,13 +408,12 @@ def test_pairs_and_labels_are_written_and_what_is_refused_is_counted(tmp_path: P
     assert lines(tmp_path / "pairs" / "train.jsonl")[0] == expected
     summary = json.loads((tmp_path / "pairs" / "summary.json").read_text())
     assert summary["rows"] == "pairs" and summary["rejected"] == sum(summary["reasons"].values()) == 3
-    write(
-        tmp_path / "labels" / "a.jsonl",
-        [{"prompt": [asked], "completion": [chosen], "label": True}, {"prompt": "Why?", "completion": "No."}],
-    )
+    labelled = [{"prompt": [asked], "completion": [chosen], "label": True}, {"prompt": "Why?", "completion": "No."}]
+    write(tmp_path / "labels" / "a.jsonl", [*labelled, {"messages": [chosen], "label": True}])
     assert run(tmp_path / "labels", "--rows", "labels", "--out", tmp_path / "kto", "--val-share", 0) == 0
     printed = capsys.readouterr().out
-    assert "rejected 1: no label or kto_tag" in printed and "overtone train --recipe llm_dpo --options.objective kto" in printed
+    assert "rejected 1: no label or kto_tag" in printed and "rejected 1: it has no question before its answer" in printed
+    assert "overtone train --recipe llm_dpo --options.objective kto" in printed
     assert run(tmp_path / "in", "--rows", "pairs", "--shape", "alpaca", "--out", tmp_path / "x") == 2
     assert "--shape alpaca is for conversations; remove it, or --rows pairs" in capsys.readouterr().err
 
