@@ -71,6 +71,7 @@ OTHER_RUNS: dict[str, dict[str, Evidence]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         WEIGHTS: RanTest("tests/real/test_chat_training.py", "test_a_method_learns_the_task_and_forgets_a_bounded_part")
     },
+    "openai/whisper-tiny.en": {WEIGHTS: RanTest("tests/real/test_whisper_training.py", "test_a_recognizer_learns_the_words_of_a_speaker")},
 }
 """Model → what it has run as besides a tiny one."""
 
