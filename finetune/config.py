@@ -305,7 +305,7 @@ class Parallel(Section):
 class Checkpoint(Section):
     every: NumberOrAuto = "auto"
     """Optimizer steps between two checkpoints; the last step always writes one. `auto`: about 5 in a run (with LoRA, as often as an
-    evaluation), always at a step that is evaluated, and at most 200 steps apart."""
+    evaluation), always at a step that is evaluated, and at most 200 steps apart, unless evaluations are further apart."""
     keep: Annotated[int, Field(ge=2)] | Literal["spread"] = 3
     """Number of checkpoints to keep, in addition to the best one (among those evaluated at their step). `spread`: the two newest, and up to
     8 that are spread over the whole run, to choose from later."""

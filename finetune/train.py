@@ -51,7 +51,8 @@ def main(argv: list[str]) -> int:
         return 0
     wanted = launcher.take_launch(arguments)
     if wanted is not None and wanted.starts_processes:
-        return launcher.launch(wanted, list_words(arguments), check_config(arguments).run.dir)
+        config = check_config(arguments)  # also finds the recipe that a config file names
+        return launcher.launch(wanted, list_words(arguments), config.run.dir)
     try:
         config, recipe = prepare_training(arguments, only_trains=True)
     except UserError as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import StackSummary, walk_stack
 
@@ -25,34 +25,49 @@ OWN = Path(__file__).resolve().parents[2]
 """The folder of this program's code."""
 
 
-def enable_recording(run_dir: Path, environ: MutableMapping[str, str]) -> None:
-    """Have NCCL write what its flight recorder has to the run's folder when a collective times out. Set what the user has not set. Call it
-    before the process group is created."""
-    environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+@contextmanager
+def recording(run_dir: Path, environ: MutableMapping[str, str]) -> Iterator[None]:
+    """Have NCCL write what its flight recorder has to the run's folder when a collective times out. Set what the user has not set, and only
+    while open: the next run of this process has another folder. Open it before the process group is created."""
     prefix = str((run_dir / FOLDER / "nccl-trace-rank-").absolute())
-    environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)
-    environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", prefix)  # its name before torch 2.13
+    settings = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": prefix}
+    settings["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = prefix  # its name before torch 2.13
+    added = {name: value for name, value in settings.items() if name not in environ}
+    environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            environ.pop(name, None)
 
 
 def count_collectives() -> int:
-    """Number of collectives that this rank has started, in all groups; 0 if the recorder is off."""
+    """Number of collectives that this rank has started, in all groups; 0 if the recorder is off, or writes another form of JSON."""
     library, started = torch._C._distributed_c10d, 0
     for dump in (getattr(library, name) for name in COUNTERS if hasattr(library, name)):
-        groups = json.loads(dump(includeCollectives=False, onlyActive=False)).get("pg_status", {})
-        started += sum(max(0, int(group["last_enqueued_collective"])) for group in groups.values())
+        try:
+            groups = json.loads(dump(includeCollectives=False, onlyActive=False)).get("pg_status", {})
+            started += sum(max(0, int(group["last_enqueued_collective"])) for group in groups.values())
+        except (AttributeError, KeyError, TypeError, ValueError):  # private to torch: without the counts, no rank is named
+            return 0
     return started
 
 
-def locate_main_thread() -> str:
-    """File, line and function in which this process's main thread is: the innermost of this program's code; of others' if there is none."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+def locate_thread(identifier: int) -> str:
+    """File, line and function in which a thread of this process is: the innermost of this program's code; of others' if there is none."""
+    frame = sys._current_frames().get(identifier)
     if frame is None:
         return ""
     calls = StackSummary.extract(walk_stack(frame), lookup_lines=False)  # the innermost first
-    own = [call for call in calls if OWN in Path(call.filename).resolve().parents]
+    own = [call for call in calls if _is_own(Path(call.filename).resolve())]
     call = own[0] if own else calls[0]
     path = Path(call.filename).resolve()
     return f"{path.relative_to(OWN) if own else path}:{call.lineno} ({call.name})"
+
+
+def _is_own(path: Path) -> bool:
+    """True for this program's code, and false for the packages of an environment beside it."""
+    return path.is_relative_to(OWN) and "site-packages" not in path.relative_to(OWN).parts
 
 
 def find_missing(statuses: Sequence[RankStatus]) -> list[RankStatus]:

@@ -86,6 +86,7 @@ class Heartbeat:
         self._store_answers = True
         self._peers: Peers | None = None
         self._folder: Path | None = None
+        self._training_thread = threading.get_ident()  # under Ray, not the process's main thread
         self._recorder: threading.Thread | None = None
         self._failure: RunFailure | None = None
         self._beats = 0
@@ -291,7 +292,7 @@ class Heartbeat:
             time=time.time(),
             collectives=started,
             stalled_seconds=time.monotonic() - self._collectives_since,
-            place=collective_progress.locate_main_thread(),
+            place=collective_progress.locate_thread(self._training_thread),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
             rank_status_records.write_status(folder, signs)

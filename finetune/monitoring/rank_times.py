@@ -11,7 +11,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable
-from statistics import median_low
+from statistics import median, median_low
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -93,9 +93,9 @@ class RankTimes:
         return lines
 
     def _find_stragglers(self) -> dict[tuple[str, int], str]:
-        """Return the lines to report, by kind and rank."""
+        """Return the lines to report, by kind and rank, from medians over the steps: the first step compiles, on some ranks longer."""
         computed, late, (step_seconds,) = (
-            [sum(each) / WINDOW for each in zip(*rows, strict=True)] for rows in zip(*((*r[:2], [r[2]]) for r in self._recent), strict=True)
+            [median(each) for each in zip(*rows, strict=True)] for rows in zip(*((*r[:2], [r[2]]) for r in self._recent), strict=True)
         )
         usual, found = median_low(computed), dict[tuple[str, int], str]()
         for rank, host in enumerate(self._hosts):

@@ -48,8 +48,8 @@ def check_address(address: str | None) -> None:
     if address.startswith("ray://"):
         raise UserError(f"{address}: Ray Client is not supported; run the command on a machine of the cluster, or with `ray job submit`")
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"Ray's address {address!r} is not HOST:PORT (6379 is the usual port), auto or local")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UserError(f"Ray's address {address!r} is not HOST:PORT (6379 is the usual port, 65535 the largest), auto or local")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
     except OSError as error:

@@ -68,10 +68,10 @@ class Ending:
 def process_group(trackers: tuple[str, ...], run_dir: Path) -> Iterator[World]:
     """The ranks that the launcher started. Collective: open and close it on every rank."""
     before, hook = [dict(state._shared_state) for state in ACCELERATE_STATES], sys.excepthook
-    collective_progress.enable_recording(run_dir, os.environ)
-    world = worlds.join(trackers, run_dir)
-    with finally_unless_others_wait(world, partial(leave_group, before, hook)):
-        yield world
+    with collective_progress.recording(run_dir, os.environ):
+        world = worlds.join(trackers, run_dir)
+        with finally_unless_others_wait(world, partial(leave_group, before, hook)):
+            yield world
 
 
 def leave_group(

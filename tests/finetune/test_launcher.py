@@ -44,6 +44,20 @@ def test_a_launch_starts_a_process_on_each_gpu(
     assert started.environment.get("ACCELERATE_USE_FSDP", "false") == str(given[0].startswith("fsdp2")).lower()
 
 
+def test_a_launch_finds_the_recipe_that_a_config_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = Started(monkeypatch, 1)
+    assert train.main(["--launch", "ddp"]) == 2
+    assert "which recipe? give --recipe NAME" in capsys.readouterr().err and started.environment == {}
+    (tmp_path / "mine.yaml").write_text("recipe: llm_sft\n")
+    (tmp_path / "chats.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    data = ["--data.train", str(tmp_path / "chats.jsonl"), "--run.dir", str(tmp_path / "run")]
+    argv = ["--config", str(tmp_path / "mine.yaml"), "--model.source", str(tiny.config_in(tmp_path).model.source), *data]
+    assert train.main([*argv, "--launch", "ddp"]) == 0
+    assert started.processes == 1
+
+
 def test_the_ranks_receive_the_arguments_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Started(monkeypatch, 2)
     received: list[Any] = []

@@ -29,7 +29,7 @@ unless the table says so.
 HEAD_OF_MODELS = """# Models
 
 This page lists which features work for which released model. `workshop/benchmarks/models_table.py` computes the table, and
-`workshop/benchmarks/_pages.py` writes this page.
+`workshop/benchmarks/_pages.py` writes this page. `llm_dpo` and `llm_reward` train the models of `llm_sft`.
 """
 
 QUANTIZED_BASES = """
@@ -57,6 +57,10 @@ transformers 5 stores all experts of a layer in one parameter and renames module
 Training reads these files (fp8 files, too) slice by slice, and checkpoints contain the model's parameters. Exports contain the tensors of
 the base again, so every program that loads the base can load them. The conversions are those of the installed transformers; a conversion
 that does more than move values (`inkling2_text`) is refused by name.
+
+`plan` and the log of a mixture of experts give its active and its total parameters. transformers 5 computes all experts of a layer in one
+grouped product, so `train.compile: auto` compiles their blocks; transformers 4 computes them in a loop, which is slow. The load-balancing
+loss of `router_aux_loss_coef` is not part of the loss, and the log says so.
 
 LoRA also adapts such experts, with either version of transformers, including those of gpt-oss, Llama 4, Granite and JetMoE, which are one
 parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection

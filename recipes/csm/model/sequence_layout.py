@@ -208,7 +208,7 @@ def check_frames(codes: JsonValue, tokens: CsmTokens) -> Tensor:
     # The stock generation compares all codebooks but the last.
     if ends := (checked[:, :-1] == tokens.frame_end).all(1).nonzero().flatten().tolist():
         raise UserError(
-            f"audio_codes, frame {ends[0]} has code {tokens.frame_end} in every codebook, which means end of speech to this model; "
-            "remove the row, or cut its clip before this frame"
+            f"audio_codes, frame {ends[0]} has code {tokens.frame_end} in every codebook but perhaps the last, which means end of speech "
+            "to this model; remove the row, or cut its clip before this frame"
         )
     return checked

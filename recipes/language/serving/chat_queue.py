@@ -45,7 +45,8 @@ class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece]):
         deadline_seconds: float,
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`lanes`: of each model, as of `open_lane`; the others as of `RequestQueue`."""
+        """`lanes`: the running batch of each model (`open_lane`). `room`: most requests of a model that wait. `deadline_seconds`: longest
+        time to a complete answer. `typed`: other names of the models."""
         results = {"prompt_tokens": "Tokens of the prompts of accepted requests.", "answer_tokens": "Tokens of their answers."}
         metrics = ServerMetrics("chat", "text", "/v1/chat/completions", models, results)
         super().__init__(lanes, metrics, room, deadline_seconds, typed)

@@ -91,16 +91,30 @@ def test_collectives_of_all_groups_are_counted(world: World) -> None:
 
 def test_the_place_is_the_innermost_line_of_this_program() -> None:
     places: list[str] = []
-    seen = threading.Thread(target=lambda: places.append(collective_progress.locate_main_thread()))
+    seen = threading.Thread(target=lambda: places.append(collective_progress.locate_thread(threading.main_thread().ident or 0)))
     seen.start()
     seen.join()
     assert "tests/finetune/monitoring/test_collective_progress.py:" in places[0]
     assert places[0].endswith("(test_the_place_is_the_innermost_line_of_this_program)")
 
 
+def test_the_packages_of_an_environment_beside_the_code_are_not_its_own() -> None:
+    assert not collective_progress._is_own(Path(torch.__file__).resolve())
+    assert not collective_progress._is_own(collective_progress.OWN / ".venv" / "lib" / "site-packages" / "torch" / "module.py")
+    assert collective_progress._is_own(Path(__file__).resolve())
+
+
+@pytest.mark.parametrize("written", ["[]", "{", '{"pg_status": {"0": {}}}', '{"pg_status": {"0": {"last_enqueued_collective": null}}}'])
+def test_counters_of_another_form_name_no_rank(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    for name in collective_progress.COUNTERS:
+        monkeypatch.setattr(torch._C._distributed_c10d, name, lambda **_: written, raising=False)
+    assert collective_progress.count_collectives() == 0
+
+
 def test_the_recorder_of_nccl_writes_to_the_folder_of_the_run_unless_the_user_says_otherwise(tmp_path: Path) -> None:
     environ = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
-    collective_progress.enable_recording(tmp_path, environ)
     expected = str(tmp_path / rank_status_records.FOLDER / "nccl-trace-rank-")
     names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    assert environ == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **dict.fromkeys(names, expected)}
+    with collective_progress.recording(tmp_path, environ):
+        assert environ == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", **dict.fromkeys(names, expected)}
+    assert environ == {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "the next run of this process has another folder"

@@ -74,6 +74,13 @@ def test_one_slow_step_is_no_straggler(world: World, monkeypatch: pytest.MonkeyP
         assert times.report_stragglers() == []
 
 
+def test_a_rank_that_compiles_longer_is_no_straggler(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = times_of(world, monkeypatch, 2)
+    for number in range(WINDOW + 5):
+        times.note_all([40.0, 55.0, 0.1, 0.1] if number == 0 else [0.5, 0.5, 0.1, 0.1], 3.0)
+        assert times.report_stragglers() == []
+
+
 SLOWED = """
 import os, sys, time
 import torch

@@ -79,7 +79,7 @@ def words_of(folder: Path) -> list[str]:
         ({"image": "../secret.png", "label": "red"}, r"val\.jsonl:7: '../secret.png' leads outside of"),
         ({"image": "val.jsonl", "label": "red"}, r"val\.jsonl:7: the image 'val.jsonl' cannot be decoded"),
         ({"label": "red"}, r"val\.jsonl:7: \"image\" must be the path of a file"),
-        ({"image": "images/red-0.png", "label": 3}, r"val\.jsonl:7: \"label\" must be the name of a class, found 3"),
+        ({"image": "images/red-0.png", "label": 3.5}, r"val\.jsonl:7: \"label\" must be the name of a class, found 3.5"),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named_with_its_line(row: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import ReleasedModel, built_in_recipes
 from tests.launch.launching import ROOT
 from workshop.benchmarks import models_table
+from workshop.benchmarks._pages import HEAD_OF_MODELS
 from workshop.benchmarks._regressions import rows_of
 from workshop.benchmarks._released import estimate_model, released_models
 
@@ -24,7 +25,8 @@ def row_of(recipe: str, model: ReleasedModel) -> dict[str, str]:
 
 
 def test_every_recipe_has_rows_and_each_row_is_what_its_folder_says() -> None:
-    assert {recipe for recipe, _ in FOUND} == set(built_in_recipes()), "each recipe has a released_models.py"
+    others = {recipe for recipe in built_in_recipes() if f"`{recipe}`" in HEAD_OF_MODELS.split("train the models of")[0]}
+    assert {recipe for recipe, _ in FOUND} == set(built_in_recipes()) - others, "each other recipe has a released_models.py"
     assert len({model.name for _, model in FOUND}) == len(FOUND)
     assert list(ROWS) == [models_table.describe_model(recipe, model)["model"] for recipe, model in FOUND], ADVICE
     for recipe, model in FOUND:

@@ -74,7 +74,10 @@ BAD = {
     "no-codes": ({"audio_codes": None}, "no audio_codes; run `overtone codes"),
     "other-codebooks": ({"audio_codes": [[1] * 16]}, "frame 0: .* is not a list of 4 codes; create the codes again with this model"),
     "out-of-range": ({"audio_codes": [[1, 2, 3, 4], [1, 2, 32, 4]]}, r"frame 1, codebook 2: 32 is outside of 0 … 31"),
-    "end-frame": ({"audio_codes": [[1, 2, 3, 4], [0, 0, 0, 9]]}, "frame 1 has code 0 in every codebook, which means end of speech"),
+    "end-frame": (
+        {"audio_codes": [[1, 2, 3, 4], [0, 0, 0, 9]]},
+        "frame 1 has code 0 in every codebook but perhaps the last, which means end of speech",
+    ),
     "stranger": ({"speaker": "Cid"}, "speaker 'cid' is not in the training data; it has ann, bob"),
     "nobody": ({"speaker": None}, "the row has no speaker"),
     "too-long": ({"audio_codes": CODES * 1030}, "2060 frames and .* tokens of text take 20.* positions, and the model has 2048"),
