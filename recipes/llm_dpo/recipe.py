@@ -20,7 +20,7 @@ from overtone.recipes.language.chat_model_loading import ChatProcessor, load_cha
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
-from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_labelled, tokenize_pair
+from overtone.recipes.language.preferences.preference_rows import LABELLED, PAIR, list_unused_parts, tokenize_labelled, tokenize_pair
 
 from .answer_batches import collate, make_labelled, make_pair, mismatch, pack, split_sample
 from .options import REFERENCED, Options
@@ -102,7 +102,8 @@ def read(row: Row, processor: ChatProcessor[Options], _: Path) -> Sample:
 
 def list_unused(row: Row, processor: ChatProcessor[Options]) -> list[str]:
     """Return what of the row is not used, for counts."""
-    return list_unused_parts(row, processor.tokenizer, processor.options.allow_dropped)
+    read_keys = LABELLED if processor.options.objective == "kto" else PAIR
+    return list_unused_parts(row, processor.tokenizer, processor.options.allow_dropped, read_keys)
 
 
 def render_sample(sample: Sample, processor: ChatProcessor[Options]) -> str:

@@ -13,7 +13,7 @@ from overtone.finetune.recipe import Row, Sample
 from overtone.recipes.class_labels import find_label
 from overtone.recipes.language import loss_mask_preview
 from overtone.recipes.language.chat_model_loading import ChatProcessor
-from overtone.recipes.language.preferences.preference_rows import SIDES, list_unused_parts, split_sides
+from overtone.recipes.language.preferences.preference_rows import PAIR, SIDES, list_unused_parts, split_sides
 from overtone.recipes.language.sequence_scorer import tokenize_whole
 from overtone.recipes.language.tokenization.sft_tokenization import list_unused
 
@@ -71,9 +71,10 @@ def split_sample(sample: Sample) -> list[Sample]:
 
 def list_unused_keys(row: Row, processor: ScoringProcessor) -> list[str]:
     """Return what of the row is not used, for counts."""
-    if "text" in row:
-        return []
-    return (list_unused if processor.labels else list_unused_parts)(row, processor.tokenizer, processor.options.allow_dropped)
+    allowed = processor.options.allow_dropped
+    if not processor.labels:
+        return list_unused_parts(row, processor.tokenizer, allowed, (*PAIR, "margin"))
+    return [] if "text" in row else list_unused(row, processor.tokenizer, allowed)
 
 
 def show(sample: Sample, processor: ScoringProcessor) -> str:

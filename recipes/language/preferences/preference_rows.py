@@ -18,6 +18,7 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.language.tokenization.sft_tokenization import list_unused, tokenize_row
 
 SIDES = ("chosen", "rejected")
+PAIR = ("prompt", *SIDES)
 LABELLED = ("prompt", "completion", "label")
 Side = tuple[list[int], list[bool]]
 """ids [S], and a mask [S] that is true for tokens of the answer."""
@@ -47,10 +48,12 @@ def tokenize_labelled(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequen
     return tokenize_row(_make_completion(row), tokenizer, "assistant", allow_dropped), row["label"]
 
 
-def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
-    """Return what of the row is not used, for counts."""
-    sides = split_sides(row) if "chosen" in row else (_make_completion(row),)
-    return list(dict.fromkeys(part for side in sides for part in list_unused(side, tokenizer, allow_dropped)))
+def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Return what of the row is not used, for counts. `read`: the keys that are used besides `tools`, those of a pair or `LABELLED`."""
+    known = (*read, "tools", "source")  # `overtone text` writes the place of each row as its source
+    keys = [f"key {key}" for key, value in row.items() if key not in known and value not in (None, "", [])]
+    sides = (_make_completion(row),) if "completion" in read else split_sides(row)
+    return list(dict.fromkeys([*keys, *(part for side in sides for part in list_unused(side, tokenizer, allow_dropped))]))
 
 
 def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

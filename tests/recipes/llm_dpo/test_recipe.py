@@ -225,6 +225,11 @@ def test_a_labelled_answer_is_shown_with_its_label(monkeypatch: pytest.MonkeyPat
     assert shown.startswith("undesirable:\n") and "⟦I am a machine. I am a machine.<|im_end|>⟧" in shown
 
 
+def test_keys_of_a_row_that_the_objective_does_not_read_are_counted() -> None:
+    assert RECIPE.list_unused({**ROWS[0], "margin": 2, "label": True}, processor_of(Options())) == ["key margin", "key label"]
+    assert RECIPE.list_unused({**LABELLED[1], "margin": 2}, processor_of(Options(objective="kto"))) == ["key margin"]
+
+
 def test_plan_says_what_kto_takes(base: Path, tmp_path: Path) -> None:
     estimate = estimate_run(config_of(base, tmp_path, ("options.objective", "kto"), ("model.lora", "true")), RECIPE)
     assert any("adapters switched off, two more forward passes for each batch" in remark for remark in estimate.remarks)

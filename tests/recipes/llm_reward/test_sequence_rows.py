@@ -91,4 +91,5 @@ def test_keys_that_no_template_reads_are_counted() -> None:
     message = {"role": "user", "content": "Perhaps.", "mood": "calm"}
     assert list_unused_keys({"messages": [message], "label": "open"}, processor_of(labels=LABELS)) == ["key mood of messages"]
     assert list_unused_keys({**PAIRS[0], "prompt": [message]}, processor_of()) == ["key mood of messages"]
+    assert list_unused_keys({**PAIRS[0], "margin": 1, "system": "Be brief.", "text": "x"}, processor_of()) == ["key system", "key text"]
     assert list_unused_keys(LABELLED[0], processor_of(labels=LABELS)) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.preferences.preference_rows import list_unused_parts, tokenize_labelled, tokenize_pair
+from overtone.recipes.language.preferences.preference_rows import LABELLED, PAIR, list_unused_parts, tokenize_labelled, tokenize_pair
 from tests.recipes.llm_sft import families
 
 GREETING = {"role": "user", "content": "Good day."}
@@ -90,7 +90,17 @@ def test_a_difference_that_the_template_drops_is_no_preference() -> None:
 
 def test_keys_of_messages_that_the_template_does_not_name_are_counted() -> None:
     row = {**EXPLICIT, "rejected": [{**BAD, "score": 3}]}
-    assert list_unused_parts(row, families.tokenizer("chatml"), ()) == ["key score of messages"]
+    assert list_unused_parts(row, families.tokenizer("chatml"), (), PAIR) == ["key score of messages"]
+
+
+def test_keys_of_a_row_that_are_not_read_are_counted() -> None:
+    tokenizer, written = families.tokenizer("chatml"), {"source": "a.jsonl:1", "tools": [], "margin": None}
+    assert list_unused_parts({**EXPLICIT, **written}, tokenizer, (), PAIR) == []
+    row = {**EXPLICIT, "system": "Be brief.", "label": True, "margin": 0}
+    assert list_unused_parts(row, tokenizer, (), PAIR) == ["key system", "key label", "key margin"]
+    assert list_unused_parts(row, tokenizer, (), (*PAIR, "margin")) == ["key system", "key label"]
+    both = {"prompt": "Good day. ", "completion": "Yes.", "label": True, "chosen": "No."}
+    assert list_unused_parts(both, tokenizer, (), LABELLED) == ["key chosen"]
 
 
 @pytest.mark.parametrize("row", [{"prompt": [GREETING], "completion": [GOOD]}, {"prompt": "Good day. ", "completion": "And to you."}])
@@ -100,7 +110,7 @@ def test_a_labelled_answer_is_read(row: dict[str, Any]) -> None:
     assert (
         not label and tokenizer.decode([token for token, learned in zip(ids, mask, strict=True) if learned]).split("<")[0] == "And to you."
     )
-    assert list_unused_parts({**row, "label": False}, tokenizer, ()) == []
+    assert list_unused_parts({**row, "label": False}, tokenizer, (), LABELLED) == []
 
 
 @pytest.mark.parametrize(
