@@ -191,7 +191,7 @@ def open_chats(tokenizer: Any, width: int, sizes: Sizes) -> OpenServer:
 
     @contextmanager
     def open_server(slots: int) -> Iterator[Send]:
-        lane = open_lane(loaded, slots, sizes.answer, None if slots > 1 else "one at a time")
+        lane = open_lane(served, slots, None if slots > 1 else "one at a time")
         chats = ChatQueue({"chat": served}, {"chat": lane}, CLIENTS, PATIENCE)
 
         async def send(load: Load, seed: int) -> None:

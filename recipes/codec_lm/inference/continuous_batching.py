@@ -22,7 +22,8 @@ class SpeechTokenBatch(FrameBatch[RowCache]):
 
     @torch.inference_mode()
     def __init__(self, decoder: SpeechTokenDecoder, requests: int) -> None:
-        super().__init__(RowCache(decoder.layers, count_rows(requests)), requests, len(decoder.ids.slots), positions=len(decoder.ids.slots))
+        codebooks = len(decoder.ids.slots)
+        super().__init__(RowCache(decoder.layers, count_rows(requests)), requests, codebooks, decoder.positions, positions=codebooks)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowSampling(rows, device)
         self.first = torch.zeros(rows, dtype=torch.int64, device=device)

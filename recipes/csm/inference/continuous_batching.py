@@ -20,7 +20,7 @@ class CsmBatch(FrameBatch[RowCache]):
 
     @torch.inference_mode()
     def __init__(self, decoder: CsmDecoder, requests: int) -> None:
-        super().__init__(RowCache(decoder.backbone, count_rows(requests)), requests, decoder.tokens.codebooks)
+        super().__init__(RowCache(decoder.backbone, count_rows(requests)), requests, decoder.tokens.codebooks, decoder.tokens.positions)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowFrameSampling(rows, device)
         self._depth_cache = decoder.depth.make_cache(rows, decoder.tokens.codebooks)

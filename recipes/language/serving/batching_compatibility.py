@@ -100,6 +100,8 @@ def find_difference(model: PreTrainedModel, graphs: FrameGraphs | None) -> str |
                 expected = model(input_ids=torch.tensor([[*prompt, *FOLLOWING[:count]]], device=model.device)).logits[0, -1].float()
                 if not is_near(scores[row], expected, TOLERANCE.get(model.dtype, 5e-2)):
                     return "its scores in a batch differ from those of the request alone"
+    except torch.OutOfMemoryError:
+        return "the GPU has no memory for the comparison of a batch with each request alone"
     except Exception as error:  # each architecture refuses the rows in its own way
         return f"its code takes no rows of different lengths ({type(error).__name__}: {str(error).partition(chr(10))[0]:.100})"
     return None

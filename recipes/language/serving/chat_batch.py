@@ -42,11 +42,11 @@ class AnswerPiece:
 class ChatBatch:
     """Owns the answers in progress. Implements `RunningBatch`."""
 
-    def __init__(self, loaded: LoadedModel, slots: int, longest: int) -> None:
+    def __init__(self, loaded: LoadedModel, slots: int, longest: int, context: int) -> None:
         """`loaded`: a model for which `find_obstacle` found nothing. `longest`: maximum tokens of an answer; on a GPU, the steps of such
-        answers, up to `CAPTURED` tokens, are captured now."""
-        self._tokenizer, self._batch = loaded.tokenizer, TokenBatch(loaded.model, loaded.stop_ids, slots)
-        for sampler in (CodeSampler(greedy=False), CodeSampler(greedy=True)):
+        answers, up to `CAPTURED` tokens, are captured now, with all settings that a request can have. `context`: as of `TokenBatch`."""
+        self._tokenizer, self._batch = loaded.tokenizer, TokenBatch(loaded.model, loaded.stop_ids, slots, context)
+        for sampler in (CodeSampler(False, top_p=0.5), CodeSampler(greedy=False), CodeSampler(greedy=True)):
             self._batch.sampling.set_row(0, sampler)
             self._batch.capture_frames(min(longest, CAPTURED))
         self._answers: dict[int, AnswerText] = {}

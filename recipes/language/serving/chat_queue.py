@@ -69,9 +69,9 @@ def find_batching_obstacle(loaded: LoadedModel, slots: int) -> str | None:
     return "--batch 1" if slots == 1 else find_obstacle(loaded.model)
 
 
-def open_lane(loaded: LoadedModel, slots: int, longest: int, obstacle: str | None) -> AnswerLane:
-    """The running batch of a model, for answers of at most `longest` tokens; one request at a time if there is an obstacle."""
+def open_lane(model: ServedModel, slots: int, obstacle: str | None) -> AnswerLane:
+    """The running batch of a model; one request at a time if there is an obstacle."""
     if obstacle is None:
-        return ChatBatch(loaded, slots, longest)
-    stream: partial[Generator[AnswerPiece, None, str]] = partial(stream_answer, loaded)
+        return ChatBatch(model.loaded, slots, model.longest, model.context)
+    stream: partial[Generator[AnswerPiece, None, str]] = partial(stream_answer, model.loaded)
     return OneAtATime[AnswerRequest, AnswerPiece](stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 class TokenBatch(FrameBatch[StockRowCache]):
     """Up to so many answers at once. A token that ends an answer is not generated: the row is over at the token before it."""
 
+    unit: ClassVar[str] = "tokens"
+    limit_option: ClassVar[str] = "--max-new-tokens"
+
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, stop_ids: Sequence[int], requests: int) -> None:
-        """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer."""
+    def __init__(self, model: PreTrainedModel, stop_ids: Sequence[int], requests: int, context: int | None = None) -> None:
+        """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer. `context`: maximum tokens of a
+        prompt and its answer; None: no limit."""
         difference = find_graph_difference(model)
         if difference is not None:
-            print_diagnostic(f"{model.config.model_type}: answers are generated without CUDA graphs, which is slower: {difference}")
-        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1, captures=difference is None)
+            print_diagnostic(
+                f"{model.name_or_path or model.config.model_type}: answers are generated without CUDA graphs, which is slower: {difference}"
+            )
+        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1, context, captures=difference is None)
         rows, device = self.cache.rows, self.codes.device
         self.sampling = RowSampling(rows, device)
         self.first = torch.zeros(rows, dtype=torch.int64, device=device)

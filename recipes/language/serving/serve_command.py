@@ -69,7 +69,7 @@ def load_models(folders: Mapping[str, Path], args: argparse.Namespace, typed: Ma
         obstacle = find_batching_obstacle(loaded, args.batch)
         if obstacle is not None:
             print_line(f"serve: {name} answers one request at a time ({obstacle})")
-        lanes[name] = open_lane(loaded, args.batch, args.max_new_tokens, obstacle)
+        lanes[name] = open_lane(models[name], args.batch, obstacle)
     return ChatQueue(models, lanes, args.queue, args.deadline_seconds, typed)
 
 

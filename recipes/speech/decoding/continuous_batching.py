@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from overtone.finetune.errors import UserError
 
 from .cuda_graphs import FrameGraphs
-from .ragged_kv_cache import RowSlots
+from .ragged_kv_cache import ROWS_MULTIPLE, RowSlots
 
 PROMPT = 256
 """Slots that `capture_frames` adds for the prompt: enough for a passage of text and a reference clip of 10 s."""
@@ -54,12 +55,18 @@ class FrameBatch(ABC, Generic[Cache]):
     alone, as in `draw_random_numbers`.
     """
 
+    unit: ClassVar[str] = "frames"
+    """Noun for the steps of a request in messages."""
+    limit_option: ClassVar[str] = "--max-seconds"
+    """Option of `serve` that limits the length of a request."""
+
     @torch.inference_mode()
-    def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1, captures: bool = True) -> None:
-        """`cache`: a cache of `count_rows(requests)` rows. `requests`: maximum number of requests at once. `positions`: the slots of the
-        cache that a frame takes. `captures`: False if a frame must not be captured as a CUDA graph."""
+    def __init__(self, cache: Cache, requests: int, codebooks: int, most: int | None, positions: int = 1, captures: bool = True) -> None:
+        """`cache`: a cache of `count_rows(requests)` rows. `requests`: maximum number of requests at once. `most`: maximum slots of a
+        request, such as the model's positions; None: no limit. `positions`: the slots of the cache that a frame takes. `captures`: False
+        if a frame must not be captured as a CUDA graph."""
         rows, device = cache.rows, cache.lengths.device
-        self.cache, self.slots, self._positions = cache, requests, positions
+        self.cache, self.slots, self._most, self._positions = cache, requests, most, positions
         self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
         """[rows, codebooks]: the last frame."""
         self.random = torch.zeros(2, codebooks, rows, dtype=torch.float64, device=device)
@@ -106,14 +113,17 @@ class FrameBatch(ABC, Generic[Cache]):
         if self._graphs is None:
             return
         try:
-            self.cache.reserve(PROMPT + self._positions * frames)
+            self.cache.reserve(self._limit(PROMPT + self._positions * frames))
+            for size in self.cache.list_windows():
+                for _ in range(2):  # the second frame is the one that is captured
+                    self._run(size)
         except torch.OutOfMemoryError:
+            # Fewer requests need less memory only if they need fewer rows.
+            smaller = "a smaller --batch" if self.slots > ROWS_MULTIPLE else "--batch 1"
             raise UserError(
-                f"--batch {self.slots}: the GPU has no memory for so many requests of {frames} frames; choose a smaller --batch or limit"
+                f"--batch {self.slots}: the GPU has no memory for so many requests of {frames:,} {self.unit}; "
+                f"choose {smaller} or a smaller {self.limit_option}"
             ) from None
-        for size in self.cache.list_windows():
-            for _ in range(2):  # the second frame is the one that is captured
-                self._run(size)
 
     def take_row(self, prompt: Tensor, seed: int, limit: int) -> tuple[int, Tensor]:
         """A free row, whose prompt [S, …] is read, and the state of its last position. At most `limit` ≥ 1 frames are generated.
@@ -122,7 +132,7 @@ class FrameBatch(ABC, Generic[Cache]):
         row = next((row for row in range(self.slots) if row not in self._rows), None)
         if row is None:
             raise RuntimeError(f"all {self.slots} rows are taken")
-        self.cache.reserve(len(prompt) + self._positions * limit)
+        self._reserve(len(prompt) + self._positions * limit)
         self._rows[row] = _Row(np.random.Generator(np.random.Philox(seed)), limit)  # first, so that `join_or_free` finds the row
         state = self.cache.read_prompt(row, prompt)[-1]
         self._drawn[1, :, row] = self._rows[row].random.random(len(self._drawn[1]))
@@ -130,6 +140,17 @@ class FrameBatch(ABC, Generic[Cache]):
         self.frame[row] = 0
         self.occupied[row] = 1
         return row, state
+
+    def _limit(self, slots: int) -> int:
+        return slots if self._most is None else min(slots, self._most)
+
+    def _reserve(self, slots: int) -> None:
+        """Make room for a request. A cache that is too small grows to at least twice its size if the memory suffices, because each growth
+        drops the captured frames."""
+        if slots > self.cache.slots:
+            with suppress(torch.OutOfMemoryError):
+                self.cache.reserve(max(slots, self._limit(2 * self.cache.slots)))
+            self.cache.reserve(slots)  # only now is the memory of a failed growth free
 
     def join_or_free(self, join: Callable[[], int]) -> int:
         """Start a request with `join`, and return its row. If that fails, for example without memory, no row stays taken."""

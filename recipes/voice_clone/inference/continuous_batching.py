@@ -22,7 +22,7 @@ class TalkerBatch(FrameBatch[RowCache]):
 
     @torch.inference_mode()
     def __init__(self, decoder: TalkerDecoder, requests: int) -> None:
-        super().__init__(RowCache(decoder.talker, count_rows(requests)), requests, decoder.ids.codebooks)
+        super().__init__(RowCache(decoder.talker, count_rows(requests)), requests, decoder.ids.codebooks, decoder.ids.positions)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowFrameSampling(rows, device)
         self._predictor_cache = decoder.predictor.make_cache(rows, decoder.ids.codebooks)

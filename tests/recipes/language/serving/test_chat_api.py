@@ -20,7 +20,7 @@ GOOD = {"model": "m", "messages": [{"role": "user", "content": "Good day."}], "m
 
 @pytest.fixture(scope="module")
 def chats(loaded: LoadedModel) -> Iterator[ChatQueue]:
-    chats = ChatQueue({"m": ServedModel(loaded, 7, 96, 60)}, {"m": ChatBatch(loaded, 4, 60)}, 2, 60)
+    chats = ChatQueue({"m": ServedModel(loaded, 7, 96, 60)}, {"m": ChatBatch(loaded, 4, 60, 96)}, 2, 60)
     yield chats
     chats.close()
 

@@ -20,8 +20,8 @@ GREEDY = CodeSampler(True)
 
 def run(loaded: LoadedModel, scenario: Callable[[ChatQueue], Awaitable[None]], room: int = 16) -> None:
     async def run_scenario() -> None:
-        lane = open_lane(loaded, 4, 60, find_batching_obstacle(loaded, 4))
-        chats = ChatQueue({"m": ServedModel(loaded, 0, 96, 60)}, {"m": lane}, room, 60)
+        model = ServedModel(loaded, 0, 96, 60)
+        chats = ChatQueue({"m": model}, {"m": open_lane(model, 4, find_batching_obstacle(loaded, 4))}, room, 60)
         try:
             await asyncio.wait_for(scenario(chats), 100)
             assert chats.pending == 0
@@ -92,5 +92,6 @@ def test_a_full_queue_is_counted(loaded: LoadedModel) -> None:
 
 
 def test_the_lane_of_a_model(loaded: LoadedModel) -> None:
-    assert find_batching_obstacle(loaded, 1) == "--batch 1" and isinstance(open_lane(loaded, 1, 60, "--batch 1"), OneAtATime)
-    assert find_batching_obstacle(loaded, 8) is None and isinstance(open_lane(loaded, 8, 60, None), ChatBatch)
+    model = ServedModel(loaded, 0, 96, 60)
+    assert find_batching_obstacle(loaded, 1) == "--batch 1" and isinstance(open_lane(model, 1, "--batch 1"), OneAtATime)
+    assert find_batching_obstacle(loaded, 8) is None and isinstance(open_lane(model, 8, None), ChatBatch)

@@ -98,19 +98,27 @@ def test_answers_of_a_model_that_counts_in_python_are_not_captured(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imitate_graphs(monkeypatch)
-    read, calls = StockRowCache.read_tokens, []
+    read, calls, name = StockRowCache.read_tokens, [], "exports/mine"
+    monkeypatch.setattr(loaded.model, "name_or_path", name)
 
     def read_and_count(cache: StockRowCache, tokens: torch.Tensor, size: int) -> torch.Tensor:
         calls.append(1)
         return read(cache, tokens, size) * (len(calls) != 2)  # the second step is the one that is captured
 
+    def read_without_memory(cache: StockRowCache, tokens: torch.Tensor, size: int) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
     def read_a_value(cache: StockRowCache, tokens: torch.Tensor, size: int) -> torch.Tensor:
         return read(cache, tokens, size) + int(tokens.sum()) * 0
 
-    for other, reason in ((read_and_count, "its scores in a batch differ"), (read_a_value, "a step cannot be captured")):
+    for other, reason in (
+        (read_and_count, "its scores in a batch differ"),
+        (read_a_value, "a step cannot be captured"),
+        (read_without_memory, "the GPU has no memory for the comparison"),
+    ):
         monkeypatch.setattr(StockRowCache, "read_tokens", other)
         batch = TokenBatch(loaded.model, loaded.stop_ids, SLOTS)
-        assert f"answers are generated without CUDA graphs, which is slower: {reason}" in capsys.readouterr().err
+        assert f"{name}: answers are generated without CUDA graphs, which is slower: {reason}" in capsys.readouterr().err
         captured = RecordedGraph.captured
         batch.capture_frames(60)
         assert RecordedGraph.captured == captured

@@ -37,7 +37,7 @@ def batch() -> RandomNumbers:
         vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
     )
     layers = CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama")
-    return RandomNumbers(RowCache(layers, count_rows(2)), 2, 3)
+    return RandomNumbers(RowCache(layers, count_rows(2)), 2, 3, None)
 
 
 def join(batch: RandomNumbers, seed: int, limit: int) -> int:
@@ -81,7 +81,7 @@ def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
 
 def test_frames_are_captured_again_only_after_the_cache_has_grown(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
     imitate_graphs(monkeypatch)
-    batch = RandomNumbers(batch.cache, 2, 3)
+    batch = RandomNumbers(batch.cache, 2, 3, None)
     batch.capture_frames(10)
     windows = [64, 128, 256, 512]
     assert batch.cache.list_windows() == windows and RecordedGraph.captured == len(windows)
@@ -94,16 +94,48 @@ def test_frames_are_captured_again_only_after_the_cache_has_grown(batch: RandomN
         assert RecordedGraph.captured == len(windows) + (limit == 511)
 
 
-def test_the_batch_of_a_server_is_too_large_for_the_memory(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("slots", "smaller"), [(2, "--batch 1"), (4, "--batch 1"), (8, "a smaller --batch")])
+@pytest.mark.parametrize("failing", ["reserve", "run_frame"])
+def test_the_batch_of_a_server_is_too_large_for_the_memory(
+    batch: RandomNumbers, slots: int, smaller: str, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imitate_graphs(monkeypatch)
-    batch = RandomNumbers(batch.cache, 2, 3)
+    batch = RandomNumbers(batch.cache, slots, 3, None)
 
     def fail(size: int) -> None:
         raise torch.OutOfMemoryError(f"{size} slots")
 
-    monkeypatch.setattr(batch.cache, "_grow", fail)
-    with pytest.raises(UserError, match="--batch 2: the GPU has no memory for so many requests of 99 frames"):
-        batch.capture_frames(99)
+    monkeypatch.setattr(batch.cache if failing == "reserve" else batch, failing, fail)
+    message = f"--batch {slots}: the GPU has no memory for so many requests of 1,099 frames; choose {smaller} or a smaller --max-seconds"
+    with pytest.raises(UserError, match=f"^{message}$"):
+        batch.capture_frames(1099)
+
+
+def test_no_room_is_made_for_more_than_the_positions_of_the_model(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate_graphs(monkeypatch)
+    batch = RandomNumbers(batch.cache, 2, 3, 700)
+    batch.capture_frames(5000)
+    assert batch.cache.slots == 1024
+
+
+@pytest.mark.parametrize(("most", "memory", "slots"), [(None, 9999, 2048), (1200, 9999, 1536), (None, 1536, 1536)])
+def test_a_cache_doubles_up_to_the_positions_and_the_memory(
+    batch: RandomNumbers, most: int | None, memory: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow, batch = batch.cache._grow, RandomNumbers(batch.cache, 2, 3, most)
+
+    def grow_within_memory(size: int) -> None:
+        if size > memory:
+            raise torch.OutOfMemoryError
+        grow(size)
+
+    monkeypatch.setattr(batch.cache, "_grow", grow_within_memory)
+    for limit in (900, 1025):
+        batch.leave(join(batch, 0, limit))
+    assert batch.cache.slots == slots
+    if memory == 1536:
+        with pytest.raises(torch.OutOfMemoryError):
+            join(batch, 0, 1600)
 
 
 def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:
