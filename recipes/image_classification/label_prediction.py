@@ -13,11 +13,12 @@ from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import admit, require_safetensors, require_weights
 from overtone.finetune.terminal import print_line
+from overtone.recipes.class_labels import read_base_labels
 from overtone.recipes.transformers_meta_models import explain_loading
 
 from .cli_arguments import make_generate_parser
 from .image_processing import load_image_processor
-from .model.modeling import image_classifier, read_base_labels
+from .model.modeling import image_classifier
 
 
 def generate(folder: Path, argv: list[str]) -> int:
@@ -27,7 +28,7 @@ def generate(folder: Path, argv: list[str]) -> int:
         raise UserError(f"--top {options.top}: give a number of labels, 1 or more")
     images = [decode_named(path) for path in options.image]
     model, processor = load_export(folder)
-    labels = read_base_labels(model.config)
+    labels = read_base_labels(model.config, folder)
     for path, image in zip(options.image, images, strict=True):
         inputs = processor(images=image, return_tensors="pt")
         with torch.inference_mode():

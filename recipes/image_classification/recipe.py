@@ -65,7 +65,8 @@ def prepare(config: Config[Options]) -> None:
 
 def choose_labels(options: Options, data: Data, model: Model) -> list[str]:
     """The labels of the data, or of the base; without data, as in a plan, those of the base."""
-    of_base = modeling.read_base_labels(modeling.read_config(resolve_source(model.source, model.revision)))
+    base = resolve_source(model.source, model.revision)
+    of_base = class_labels.read_base_labels(modeling.read_config(base), base)
     return class_labels.choose_labels(data, of_base if options.head == "base" else None) if data.training_files() else of_base
 
 

@@ -6,13 +6,14 @@ torch and transformers are imported inside of functions where `--help` would wai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from overtone.finetune.errors import UserError
@@ -21,13 +22,14 @@ from overtone.finetune.recipe import Row
 from overtone.finetune.storage.model_classes import list_causal_tokenizers
 from overtone.finetune.storage.model_security import Kind, admit, require_safetensors, require_weights
 from overtone.recipes import transformers_meta_models
+from overtone.recipes.class_labels import read_base_labels
 from overtone.recipes.language.modeling.causal_model import COMPOSITES
 from overtone.recipes.language.tokenization.sft_tokenization import tokenize_row
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_release import name_release
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_POSITIONS = 16_384
 """Positions of a batch, padding included; a longer sequence is a batch of its own."""
@@ -71,8 +73,10 @@ def tokenize_whole(row: Row, tokenizer: PreTrainedTokenizerBase, pad: int, allow
     """The token ids of a row with `text`, with `messages`, or with `prompt` and `completion`, up to the last one that is not `pad`: where
     transformers reads the value. A text has the tokens that the tokenizer adds by itself, a completion ends with the end-of-text token.
 
-    Raises `UserError` for a malformed row, and for content that the chat template drops unless `allow_dropped` names it.
+    Raises `UserError` for a malformed row, for half of a character (a lone surrogate), which no tokenizer reads, and for content that the
+    chat template drops unless `allow_dropped` names it.
     """
+    check_characters(row)
     if "text" in row:
         if "messages" in row or "prompt" in row:
             raise UserError("the row has text and messages or prompt; remove one of them")
@@ -87,9 +91,18 @@ def tokenize_whole(row: Row, tokenizer: PreTrainedTokenizerBase, pad: int, allow
     return ids[:end]
 
 
+def check_characters(row: Row) -> None:
+    """Raises `UserError` for half of a character in a text of the row. Lines of JSONL were checked; arguments and rows of a program not."""
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        raise UserError(f"the row contains half of a character (the lone surrogate {half}); give complete characters in UTF-8") from None
+
+
 def load_scorer(folder: Path) -> LoadedScorer:
-    """Load a folder that AutoModelForSequenceClassification reads: in its own dtype on a GPU, in fp32 on a CPU. Raises `UserError` if that
-    fails."""
+    """Load a folder that AutoModelForSequenceClassification reads: in its own dtype on a GPU, with a head in fp32; in fp32 on a CPU. Raises
+    `UserError` if that fails, and for outputs that are not a reward or classes of which one is right."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -108,8 +121,21 @@ def load_scorer(folder: Path) -> LoadedScorer:
         raise UserError(
             f"--model {folder}: config.json has no pad_token_id, so sequences cannot be scored together; export the model again"
         )
-    labels = tuple(str(config.id2label[number]) for number in range(config.num_labels)) if config.num_labels > 1 else ()
+    labels = tuple(read_base_labels(config, folder)) if config.num_labels > 1 else ()
+    if config.problem_type == "multi_label_classification" or (labels and config.problem_type == "regression"):
+        raise UserError(
+            f"--model {folder}: config.json has problem_type {config.problem_type} with {config.num_labels:,} outputs, and only rewards "
+            "and classes of which one is right can be scored; give a reward model or a classifier of one label for a text"
+        )
+    compute_head_in_fp32(model)
     return LoadedScorer(model.eval(), tokenizer, labels, pad, getattr(config.get_text_config(), "max_position_embeddings", None))
+
+
+def compute_head_in_fp32(model: PreTrainedModel) -> None:
+    """Change a model so that its linear head computes in fp32, as in the training: in bf16, different texts would get the same reward."""
+    head = getattr(model, "score", None)
+    if isinstance(head, nn.Linear):
+        head.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
 
 
 def score_rows(scorer: LoadedScorer, rows: Sequence[Row], allow_dropped: Sequence[str] = ()) -> Tensor:

@@ -16,7 +16,7 @@ from overtone.finetune.config import Config, Data, Model
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source, tensor_shapes
 from overtone.finetune.recipe import Loaded, Recipe, Sample, Sketch
-from overtone.recipes.class_labels import choose_labels
+from overtone.recipes.class_labels import choose_labels, read_base_labels
 from overtone.recipes.language import collation
 from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.modeling import loss_assumption_checks
@@ -46,16 +46,11 @@ def make_state(options: Options, data: Data, model: Model) -> RewardState:
     """The state of a run. A plan without data has the classes of the base, or two. Raises `UserError` for unusable labels."""
     labels = list[str]()
     if options.objective == "classification":
-        of_base = read_base_labels(model) if options.head == "base" else None
+        base = resolve_source(model.source, model.revision) if options.head == "base" else None
+        of_base = None if base is None else read_base_labels(read_config(base), base)
         labels = choose_labels(data, of_base) if data.training_files() else of_base or ["0", "1"]
     template = read_given_template(options)
     return RewardState(chat_template=template, objective=options.objective, centering=options.centering, labels=labels)
-
-
-def read_base_labels(model: Model) -> list[str]:
-    """The names of the classes in the base's config.json."""
-    found = read_config(resolve_source(model.source, model.revision))
-    return [str(found.id2label[number]) for number in range(found.num_labels)]
 
 
 def load(config: Config[Options]) -> Loaded[ScoringProcessor]:

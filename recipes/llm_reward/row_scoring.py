@@ -14,7 +14,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.terminal import print_content, print_diagnostic
-from overtone.recipes.class_labels import read_label
+from overtone.recipes.class_labels import find_label, read_label
 from overtone.recipes.language.options import Droppable
 from overtone.recipes.language.preferences.preference_rows import SIDES, split_sides
 from overtone.recipes.language.sequence_scorer import LoadedScorer, check_length, load_scorer, score_sequences, tokenize_whole
@@ -73,6 +73,8 @@ def tokenize_sides(row: Row, place: str, scorer: LoadedScorer, allow_dropped: Se
             raise UserError("is a pair of answers, and the model is a classifier; give rows with a text or messages")
         if taken := sorted(row.keys() & {REWARD, CLASS, PROBABILITIES, *(f"{side}_{REWARD}" for side in SIDES)}):
             raise UserError(f"has the key {taken[0]}, which the result would replace; rename it")
+        if scorer.labels and row.get("label") is not None:
+            find_label(row, scorer.labels, "the model")
         sides = split_sides(row) if is_pair else (row,)
         return [check_length(tokenize_whole(side, scorer.tokenizer, scorer.pad, allow_dropped), scorer) for side in sides]
     except UserError as error:

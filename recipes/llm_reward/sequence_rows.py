@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +57,8 @@ def read_margin(row: Row) -> float:
     margin = row.get("margin")
     if margin is None:
         return 0.0
-    if not isinstance(margin, int | float) or isinstance(margin, bool) or not math.isfinite(margin) or abs(margin) > LARGEST_MARGIN:
+    # NaN is in no range, and an int of more than 308 digits cannot become a float.
+    if not isinstance(margin, int | float) or isinstance(margin, bool) or not abs(margin) <= LARGEST_MARGIN:
         raise UserError(f'"margin" must be a number between -{LARGEST_MARGIN:g} and {LARGEST_MARGIN:g}, found {margin!r:.40}')
     return float(margin)
 

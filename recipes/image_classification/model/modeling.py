@@ -102,11 +102,6 @@ def read_config(base: Path) -> PretrainedConfig:
     return transformers_meta_models.read_config(base, image_classifier())
 
 
-def read_base_labels(config: PretrainedConfig) -> list[str]:
-    """The labels of a base's own output layer, in order."""
-    return [str(config.id2label[number]) for number in range(config.num_labels)]
-
-
 def set_labels(config: PretrainedConfig, labels: list[str]) -> PretrainedConfig:
     """A copy of a config with these labels."""
     config = copy.deepcopy(config)

@@ -57,6 +57,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{THIS_MODEL}")
 model = AutoModelForSequenceClassification.from_pretrained("{THIS_MODEL}")
+head = model.score.float()  # as in the training; a head in bf16 gives different texts the same value
+head.register_forward_pre_hook(lambda _, given: (given[0].float(),))
 inputs = tokenizer(["Good day."], padding=True, return_tensors="pt")
 print(model(**inputs).logits)
 ```

@@ -62,6 +62,27 @@ def test_a_row_that_cannot_be_scored_is_named(folder: Path) -> None:
         score_rows(scorer, [ROWS[0], {"text": "no " * 99}])
     with pytest.raises(UserError, match="row 1: the row has no tokens besides padding"):
         score_rows(scorer, [{"text": "<|im_end|>"}])
+    for row in ({"text": "a \ud800"}, {"messages": [{"role": "user", "content": "\ud800"}]}):
+        with pytest.raises(UserError, match=r"row 1: the row contains half of a character \(the lone surrogate \\ud800\)"):
+            score_rows(scorer, [row])
+
+
+def test_the_head_computes_in_fp32_on_a_body_in_bf16(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path / "scorer")
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "scorer")
+    with monkeypatch.context() as patch:  # a GPU keeps the dtype of the folder; without one, `device_map` is the CPU
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)
+        scorer = load_scorer(tmp_path / "scorer")
+    assert scorer.model.model.norm.weight.dtype == torch.bfloat16
+    rows = [{"text": f"I am {number}."} for number in range(200)]
+    found = score_rows(scorer, rows)
+    with torch.no_grad():
+        ids = [scorer.tokenizer(row["text"], return_tensors="pt")["input_ids"] for row in rows[:20]]
+        expected = torch.cat([model.score.weight.float() @ model.model(input_ids=each).last_hidden_state[0, -1].float() for each in ids])
+    torch.testing.assert_close(found[:20, 0], expected, rtol=0.02, atol=0.02)
+    assert len(found.unique()) > len(found.bfloat16().unique()), "values have more digits than bf16 has"
 
 
 def test_a_folder_that_cannot_score_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -72,6 +93,16 @@ def test_a_folder_that_cannot_score_is_refused(folder: Path, tmp_path: Path) -> 
         load_scorer(tmp_path / "scorer")
     (tmp_path / "scorer" / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
     with pytest.raises(UserError, match="model_type 'vit' is not a causal language model"):
+        load_scorer(tmp_path / "scorer")
+
+
+@pytest.mark.parametrize("problem_type", ["multi_label_classification", "regression"])
+def test_outputs_that_are_not_classes_of_which_one_is_right_are_refused(problem_type: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "scorer")
+    config = AutoModelForSequenceClassification.from_pretrained(folder).config
+    config.num_labels, config.problem_type = 2, problem_type
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "scorer")
+    with pytest.raises(UserError, match=f"config.json has problem_type {problem_type} with 2 outputs, and only rewards"):
         load_scorer(tmp_path / "scorer")
 
 

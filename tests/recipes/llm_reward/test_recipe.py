@@ -58,6 +58,14 @@ def test_one_class_only_is_refused(tmp_path: Path) -> None:
         train_here(tmp_path, *CLASSES, rows=LABELLED[:4])
 
 
+def test_a_base_whose_classes_have_no_numbers_is_refused(tmp_path: Path) -> None:
+    config = make_config(tmp_path, *CLASSES, ("options.head", "base"))
+    place = tmp_path / "base" / "config.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "id2label": {"0": "bad", "2": "good"}}))
+    with pytest.raises(UserError, match=r"base/config\.json: id2label has no name for output 1 of 2"):
+        prepare(config)
+
+
 def test_a_bad_row_is_named_and_a_long_one_is_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = {**PAIRS[0], "rejected": PAIRS[0]["chosen"]}
     with pytest.raises(UserError, match=r"rows\.jsonl:2: chosen and rejected are the same|rows\.jsonl:2: .*same tokens"):

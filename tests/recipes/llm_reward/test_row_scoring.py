@@ -67,6 +67,21 @@ def test_a_row_that_cannot_be_scored_is_named_before_the_first_is(
     assert problem in capsys.readouterr().err and not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [
+        (True, 'rows.jsonl:2: "label" must be the name of a class, found True'),
+        ("Good", "rows.jsonl:2: \"label\" is 'Good', which is not among the 3 labels of the model"),
+    ],
+)
+def test_a_label_that_the_model_lacks_is_named_before_a_row_is_scored(
+    label: object, problem: str, class_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [LABELLED[0], {"text": "x", "label": label}])
+    assert score(class_export, "--rows", rows, "--out", tmp_path / "out.jsonl") == 2
+    assert problem in capsys.readouterr().err and not (tmp_path / "out.jsonl").exists()
+
+
 def test_mistakes_are_explained(class_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "list.jsonl").write_text("[1]\n")
@@ -75,6 +90,7 @@ def test_mistakes_are_explained(class_export: Path, tmp_path: Path, capsys: pyte
         (["--rows", tmp_path / "list.jsonl"], "list.jsonl:1: "),
         (["--rows", tmp_path / "gone.jsonl"], "gone.jsonl: cannot be read (No such file"),
         (["--text", "x", "--out", tmp_path / "empty.jsonl"], "empty.jsonl exists; remove it, or give another name"),
+        (["--text", "\udcff"], "--text: the row contains half of a character (the lone surrogate \\udcff); give complete characters"),
         (["--text", "x", "--allow-dropped", "all"], "--allow-dropped all: expected one of system"),
         (["--rows", write_rows(tmp_path / "pairs.jsonl", PAIRS)], "pairs.jsonl:1: is a pair of answers, and the model is a classifier"),
     ):

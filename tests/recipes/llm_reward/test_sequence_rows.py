@@ -55,6 +55,7 @@ def test_both_sides_and_the_label_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
         ({**TEXT_PAIR, "margin": True}, '"margin" must be a number'),
         ({**TEXT_PAIR, "margin": float("nan")}, '"margin" must be a number'),
         ({**TEXT_PAIR, "margin": 1e9}, '"margin" must be a number'),
+        ({**TEXT_PAIR, "margin": 10**400}, '"margin" must be a number'),
         ({"text": "x", "label": "good"}, "has a label, and neither chosen nor rejected; for a classifier set options.objective"),
         ({"prompt": "x", "chosen": "y"}, "has no 'rejected'"),
         ({"prompt": [{"role": "user"}], "chosen": [{"role": "assistant", "content": "a"}], "rejected": PAIRS[0]["rejected"]},

@@ -11,6 +11,7 @@ def test_the_card_has_the_output_the_data_and_the_use(reward_export: Path, class
     reward, classes = ((folder / "README.md").read_text() for folder in (reward_export, class_export))
     assert "pipeline_tag: text-classification" in reward and "- reward-model" in reward and "one reward for a sequence" in reward
     assert "`rows.jsonl`, 4 rows" in reward and "num_labels=1" in reward and "AutoModelForSequenceClassification" in reward
+    assert "head = model.score.float()" in reward and "head.register_forward_pre_hook(" in reward
     assert "| Output | 3 classes: bad, good, open |" in classes and "LoRA of rank 4, alpha 8, merged; new: score.weight" in classes
     assert str(reward_export.parent) not in reward, "no path of the machine"
 
