@@ -174,8 +174,8 @@ def take_step(
         events.step(reached.step, numbers, training.metrics)
     if (times := training.rank_times) is not None:
         if logged:
-            computed, late = ([round(seconds, 4) for seconds in each] for each in (times.computed, times.late))
-            events.note("ranks", reached.step, computed_seconds=computed, late_seconds=late)
+            computed, late = [round(each, 4) for each in times.computed], [round(each, 4) for each in times.late]
+            events.note("ranks", reached.step, computed_seconds=[*computed], late_seconds=[*late])
         for line in times.report_stragglers():
             events.say(f"warning: step {reached.step}: {line}")
             events.note("straggler", reached.step, account=line)
