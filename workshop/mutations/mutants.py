@@ -1126,8 +1126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/step.py",
-        "last, reached = number == len(turns) - 1",
-        "last, reached = number == 0",
+        "training.strategy, last=number == len(turns) - 1",
+        "training.strategy, last=number == 0",
         "tests/finetune/training/test_step.py::test_the_gradient_is_that_of_the_plain_formula",
         "gradients are reduced after the first micro-batch of a step",
     ),
@@ -2368,7 +2368,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/class_labels.py",
-        "int(label) if are_numbers else 0",
+        "Decimal(label) if are_numbers else 0",
         "0",
         "tests/recipes/test_class_labels.py::test_names_are_sorted_and_numbers_counted",
         "label 10 is output 2 of the model",
