@@ -221,6 +221,9 @@ class Loader:
         `processor`: `Loaded.processor`, for recipes that augment."""
         self._rows, self._recipe, self._fixed, self._processor = rows, recipe, fixed, processor
         self._rank, self._size, self._pinned = rank, size, pinned
+        self._longest = int(rows.lengths.max())
+        self._other_prompts: dict[int, int] = {}
+        """Row → the nearest one before it with another prompt, for rows after one with the same prompt."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
     def iterate(self, todo: Iterator[Step]) -> Iterator[tuple[Step, list[RankBatch]]]:
@@ -266,12 +269,16 @@ class Loader:
             return None
         return self._collate([self._find_mismatch(row, reference.divergence.mismatch) for row in micro.ids], micro.packed)
 
-    def _find_mismatch(self, row: int, mismatch: Callable[[Sample, Sample], Sample | None]) -> Sample:
-        own, other = self.sample(row), self._rows.previous(row)
+    def _find_mismatch(self, row: int, mismatch: Callable[[Sample, Sample, int], Sample | None]) -> Sample:
+        own, passed = self.sample(row), [row]
+        other = self._other_prompts.get(row, self._rows.previous(row))
         while other != row:
-            if (found := mismatch(own, self.sample(other))) is not None:
+            if (found := mismatch(own, self.sample(other), self._longest)) is not None:
+                if len(passed) > 1:  # all of them have the same prompt: without this, each would be compared with all before it
+                    self._other_prompts |= dict.fromkeys(passed, other)
                 return found
-            other = self._rows.previous(other)
+            passed.append(other)
+            other = self._other_prompts.get(other, self._rows.previous(other))
         raise UserError(
             f"{self._rows.where(row)}: all rows of its file have the same prompt, and the loss needs answers to other prompts; add some"
         )

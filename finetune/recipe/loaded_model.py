@@ -75,13 +75,16 @@ class Divergence(Generic[OptionsT]):
     It is computed without gradients before the loss of the step, and put into `batch.tensors[DIVERGENCE]`, a scalar. The other row is the
     nearest one before it in the data file whose prompt differs, and the last row precedes the first; so the estimate depends on the rows of
     the step, and on neither micro-batches nor ranks. An evaluation has one estimate, over all its rows.
+
+    A prompt with another row's answer has at most as many positions as the longest row of the data: the answer is cut there, because the
+    model may have no more positions. A micro-batch of them can have more than `train.micro_tokens`; it is computed without gradients.
     """
 
     needed: Callable[[OptionsT], bool]
     """Returns whether the loss needs it with these options."""
-    mismatch: Callable[[Sample, Sample], Sample | None]
-    """(sample of a row, sample of another one) → the first's prompt with the other's answer; None if they have the same prompt.
-    `Reference.predict` predicts a batch of such samples."""
+    mismatch: Callable[[Sample, Sample, int], Sample | None]
+    """(sample of a row, sample of another one, largest number of positions) → the first's prompt with the other's answer, cut at that
+    number; None if they have the same prompt. `Reference.predict` predicts a batch of such samples."""
 
 
 @dataclass(frozen=True)

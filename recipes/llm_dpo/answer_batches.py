@@ -46,14 +46,16 @@ def split_sample(sample: Sample) -> tuple[Sample, ...]:
     return tuple({name: sample[name][part] for name in ("ids", "supervised")} for part in parts)
 
 
-def mismatch(sample: Sample, other: Sample) -> Sample | None:
-    """The prompt of a labelled answer with the answer of another one; None if both have the same prompt."""
+def mismatch(sample: Sample, other: Sample, positions: int) -> Sample | None:
+    """The prompt of a labelled answer with the answer of another one, which is cut so that both have at most `positions`; None if both have
+    the same prompt."""
     (own, own_start), (answer, start) = ((each["ids"], int(each["supervised"].int().argmax())) for each in (sample, other))
     if torch.equal(own[:own_start], answer[:start]):
         return None
+    end = start + positions - own_start
     return {
-        "ids": torch.cat([own[:own_start], answer[start:]]),
-        "supervised": torch.cat([torch.zeros(own_start, dtype=torch.bool), other["supervised"][start:]]),
+        "ids": torch.cat([own[:own_start], answer[start:end]]),
+        "supervised": torch.cat([torch.zeros(own_start, dtype=torch.bool), other["supervised"][start:end]]),
         "label": sample["label"],
     }
 

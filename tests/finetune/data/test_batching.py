@@ -6,7 +6,7 @@ import itertools
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -284,14 +284,16 @@ def test_an_evaluation_does_not_augment() -> None:
 # --- answers of other rows
 
 
-def join_texts(sample: Sample, other: Sample) -> Sample | None:
-    """The first half of a text with the second half of another; None if both begin with the same letter."""
+def join_texts(sample: Sample, other: Sample, positions: int) -> Sample | None:
+    """The first half of a text with the second half of another, cut at so many letters; None if both begin with the same letter."""
     own, answer = (each["ids"].tolist() for each in (sample, other))
-    return None if own[0] == answer[0] else {"ids": torch.tensor([*own[: len(own) // 2], *answer[len(answer) // 2 :]])}
+    return None if own[0] == answer[0] else {"ids": torch.tensor([*own[: len(own) // 2], *answer[len(answer) // 2 :]][:positions])}
 
 
-def list_mismatched(texts: list[str], *micros: MicroBatch) -> list[list[str]]:
-    divergence = Divergence(needed=lambda _: True, mismatch=join_texts)
+def list_mismatched(
+    texts: list[str], *micros: MicroBatch, mismatch: Callable[[Sample, Sample, int], Sample | None] = join_texts
+) -> list[list[str]]:
+    divergence = Divergence(needed=lambda _: True, mismatch=mismatch)
     reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence)
 
     def collate(samples: list[Sample]) -> Batch:
@@ -311,6 +313,30 @@ def test_a_row_gets_the_answer_of_the_nearest_row_before_it_with_another_prompt(
     texts = ["aaAA", "bbBB", "bbCC", "ddDD"]
     assert list_mismatched(texts, MicroBatch((0, 1, 2, 3), 8, 0)) == [["aaDD", "bbAA", "bbAA", "ddCC"]]
     assert list_mismatched(texts, MicroBatch((2,), 2, 0), MicroBatch((3, 0), 4, 0)) == [["bbAA"], ["ddCC", "aaDD"]]
+
+
+def test_a_prompt_with_another_answer_is_no_longer_than_the_longest_row() -> None:
+    def join_whole_texts(sample: Sample, other: Sample, positions: int) -> Sample:
+        return {"ids": torch.cat([sample["ids"], other["ids"]])[:positions]}
+
+    found = list_mismatched(["aaaaaa", "bbb", "cccc"], MicroBatch((1,), 3, 0), MicroBatch((2,), 4, 0), mismatch=join_whole_texts)
+    assert found == [["bbbaaa"], ["ccccbb"]], "also of a micro-batch without the longest row"
+
+
+def test_rows_of_one_prompt_are_walked_once() -> None:
+    compared: list[None] = []
+
+    def count(sample: Sample, other: Sample, positions: int) -> Sample | None:
+        compared.append(None)
+        return join_texts(sample, other, positions)
+
+    texts = ["aaAA", *["bbBB"] * 200, "ccCC", "ddDD"]
+    rows = tuple(range(len(texts)))
+    expected = ["aaDD", *["bbAA"] * 200, "ccBB", "ddCC"]
+    for order in (rows, rows[::-1]):
+        compared.clear()
+        assert list_mismatched(texts, MicroBatch(order, 4 * len(rows), 0), mismatch=count) == [[expected[row] for row in order]]
+        assert len(compared) < 3 * len(texts)
 
 
 def test_rows_that_all_have_the_same_prompt_are_refused() -> None:

@@ -282,7 +282,7 @@ def test_the_divergence_is_a_mean_over_all_samples_of_a_step(tmp_path: Path, wor
     training, _ = tiny.built(world, tiny.config_in(tmp_path))
     scale = torch.nn.Parameter(torch.tensor(3.0))
     model, base = (torch.nn.ParameterList([each]) for each in (scale, torch.ones(())))
-    divergence = Divergence(needed=lambda _: True, mismatch=lambda own, _: own)
+    divergence = Divergence(needed=lambda _: True, mismatch=lambda own, _, __: own)
     reference = Reference(predict=lambda model, batch: model[0] * batch.tensors["scores"], needed=lambda _: True, divergence=divergence)
     recipe = replace(training.recipe, reference=reference)
     training = replace(training, recipe=recipe, model=model, base=base)

@@ -35,13 +35,20 @@ def test_a_pair_is_split_into_its_sides() -> None:
 
 
 def test_a_mismatched_answer_follows_the_prompt_of_the_row() -> None:
-    found = mismatch(make_labelled(CHOSEN, True), make_labelled(LABELLED, False))
+    found = mismatch(make_labelled(CHOSEN, True), make_labelled(LABELLED, False), 99)
     assert found is not None and found["ids"].tolist() == [1, 2, 13, 14, 5] and bool(found["label"])
     assert found["supervised"].tolist() == [False, False, True, True, False]
 
 
+@pytest.mark.parametrize(("positions", "ids"), [(5, [1, 2, 13, 14, 5]), (4, [1, 2, 13, 14]), (3, [1, 2, 13])])
+def test_a_mismatched_answer_is_cut_at_the_largest_number_of_positions(positions: int, ids: list[int]) -> None:
+    found = mismatch(make_labelled(CHOSEN, True), make_labelled(LABELLED, False), positions)
+    assert found is not None and found["ids"].tolist() == ids
+    assert found["supervised"].tolist() == [False, False, True, True, False][:positions]
+
+
 def test_an_answer_to_the_same_prompt_is_no_mismatch() -> None:
-    assert mismatch(make_labelled(CHOSEN, True), make_labelled(REJECTED, False)) is None
+    assert mismatch(make_labelled(CHOSEN, True), make_labelled(REJECTED, False), 99) is None
 
 
 def test_labels_are_counted() -> None:
