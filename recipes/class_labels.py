@@ -34,9 +34,10 @@ def read_label(row: Row) -> str:
 def find_label(row: Row, labels: Sequence[str], owner: str = "the training data") -> int:
     """The index of a row's label among `labels`, those of `owner`. Raises `UserError` for a row without a label, and for another one."""
     label = read_label(row)
-    if label not in labels:
-        raise UserError(f'"label" is {label!r:.60}, which is not among the {len(labels):,} labels of {owner}')
-    return labels.index(label)
+    try:
+        return labels.index(label)
+    except ValueError:
+        raise UserError(f'"label" is {label!r:.60}, which is not among the {len(labels):,} labels of {owner}') from None
 
 
 def collect_labels(data: Data) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,6 @@ class Loader:
         `processor`: `Loaded.processor`, for recipes that augment."""
         self._rows, self._recipe, self._fixed, self._processor = rows, recipe, fixed, processor
         self._rank, self._size, self._pinned = rank, size, pinned
-        self._longest = int(rows.lengths.max())
         self._other_prompts: dict[int, int] = {}
         """Row → the nearest one before it with another prompt, for rows after one with the same prompt."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -269,11 +269,15 @@ class Loader:
             return None
         return self._collate([self._find_mismatch(row, reference.divergence.mismatch) for row in micro.ids], micro.packed)
 
+    @cached_property
+    def _longest_row(self) -> int:
+        return int(self._rows.lengths.max())
+
     def _find_mismatch(self, row: int, mismatch: Callable[[Sample, Sample, int], Sample | None]) -> Sample:
         own, passed = self.sample(row), [row]
         other = self._other_prompts.get(row, self._rows.previous(row))
         while other != row:
-            if (found := mismatch(own, self.sample(other), self._longest)) is not None:
+            if (found := mismatch(own, self.sample(other), self._longest_row)) is not None:
                 if len(passed) > 1:  # all of them have the same prompt: without this, each would be compared with all before it
                     self._other_prompts |= dict.fromkeys(passed, other)
                 return found
@@ -284,11 +288,11 @@ class Loader:
         )
 
     def check_prompts(self) -> None:
-        """Raise `UserError` for a file whose rows all have the same prompt, if the recipe has a `Divergence`."""
+        """Raise `UserError` for a file whose rows all have the same prompt. Requires a recipe with a `Divergence`."""
         reference = self._recipe.reference
-        if reference is not None and reference.divergence is not None:
-            for first in self._rows.lengths.starts if isinstance(self._rows, MixedRows) else (0,):
-                self._find_mismatch(first, reference.divergence.mismatch)
+        assert reference is not None and reference.divergence is not None
+        for first in self._rows.lengths.starts if isinstance(self._rows, MixedRows) else (0,):
+            self._find_mismatch(first, reference.divergence.mismatch)
 
     def sample(self, row: int) -> Sample:
         """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""

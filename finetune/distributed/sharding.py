@@ -240,7 +240,7 @@ def prepare_backward(model: nn.Module, strategy: Strategy, last: bool) -> None:
 
 def watch_reached(model: nn.Module, reached: set[str]) -> list[RemovableHandle]:
     """Let the next backward pass add to `reached` the names of the parameters of a sharded model to which it brings a gradient: where
-    `FILLS_UNUSED`, the others get zeros, which cannot be told from gradients. Call it after the forward pass, and remove the handles after
+    `FILLS_UNUSED`, the others get zeros, which look like gradients. Call it after the forward pass, and remove the handles after
     the backward pass."""
     if not FILLS_UNUSED:
         return []

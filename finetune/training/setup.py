@@ -83,8 +83,7 @@ def build(
     sizes = settle_sizes(config, len(rows), int(rows.lengths.sum()), recipe.unit, count, started)
     config, order, total = sizes.config, sizes.order, sizes.total
     compiled = decide_compilation(config.train.compile, config.model, loaded, world, total * order.step_tokens)
-    largest = max(order.micro_tokens, int(rows.lengths.max()))
-    fixed = fixed_positions(config.data.packing, recipe, largest) if compiled.on else None
+    fixed = fixed_positions(config.data.packing, recipe, max(order.micro_tokens, int(rows.lengths.max()))) if compiled.on else None
     activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     dtype = sharding.compute_dtype(config.train.precision)
     fill = partial(shard_and_load, strategy=strategy, parallel=config.parallel, dtype=dtype, seed=config.run.seed, world=world)
@@ -95,11 +94,7 @@ def build(
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
-    base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
-    recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
-    if base_kl_loss.needs_reference(config.options, recipe):
-        recipe = base_kl_loss.add_reference(recipe, base)
-    recipe = base_kl_loss.choose_divergence(config.options, recipe)
+    recipe, base = compare_with_base(local, recipe, loaded, dtype, fill, world)
     identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)
     training = Training(
         world=world,
@@ -120,10 +115,18 @@ def build(
         rank_times=RankTimes(world, loaded.model, loaded.blocks) if world.size > 1 else None,
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
-    for each in (rows,) if val is None else (rows, val):
-        with contextlib.closing(make_loader(training, each)) as loader:
-            run_on_all(world, loader.check_prompts)  # before the first step, not at the first evaluation
+    check_prompts(training)
     return training, resume(training, newest)
+
+
+def check_prompts(training: Training) -> None:
+    """Raise `UserError` before the first step, and not at the first evaluation, for data in which a recipe with a `Divergence` finds no
+    other prompt. Collective: call on every rank."""
+    if training.recipe.reference is None or training.recipe.reference.divergence is None:
+        return
+    for rows in (training.rows,) if training.val is None else (training.rows, training.val):
+        with contextlib.closing(make_loader(training, rows)) as loader:
+            run_on_all(training.world, loader.check_prompts)
 
 
 def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parallel, dtype: torch.dtype, seed: int, world: World) -> None:
@@ -136,6 +139,18 @@ def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parall
         lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, loaded.layouts),
     )
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
+
+
+def compare_with_base(
+    local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
+) -> tuple[Recipe, nn.Module | None]:
+    """Return the recipe whose loss has everything of the base that these options need, and the frozen base, if that is loaded. Collective:
+    call on every rank."""
+    base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
+    recipe = base_kl_loss.add_term(recipe, local.train.base_distance, base)
+    if base_kl_loss.needs_reference(local.options, recipe):
+        recipe = base_kl_loss.add_reference(recipe, base)
+    return base_kl_loss.choose_divergence(local.options, recipe), base
 
 
 def load_frozen_base(

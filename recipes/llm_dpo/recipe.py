@@ -44,7 +44,7 @@ def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
     )
     loaded = load_chat_model(config, state)
     attach_objective(loaded.model, options)
-    return replace(loaded, remarks=(*describe_reference(config), *loaded.remarks))
+    return replace(loaded, remarks=(*describe_reference(options, config.model.lora is not None, config.data.packing), *loaded.remarks))
 
 
 def needs_reference(options: Options) -> bool:
@@ -57,17 +57,17 @@ def needs_divergence(options: Options) -> bool:
     return options.objective == "kto"
 
 
-def describe_reference(config: Config[Options]) -> list[str]:
+def describe_reference(options: Options, has_adapters: bool, packing: bool) -> list[str]:
     """For the log and `plan`: the reference of the objective, and what padding takes."""
     passes = "two more forward passes for each batch, of its answers and of answers of other rows, for the KL divergence"
-    passes = passes if needs_divergence(config.options) else "one more forward pass for each batch"
-    if not needs_reference(config.options):
-        found = f"reference: none ({config.options.objective} compares the two answers by the model alone)"
-    elif config.model.lora is not None:
+    passes = passes if needs_divergence(options) else "one more forward pass for each batch"
+    if not needs_reference(options):
+        found = f"reference: none ({options.objective} compares the two answers by the model alone)"
+    elif has_adapters:
         found = f"reference: the model with its adapters switched off, {passes}"
     else:
         found = f"reference: a frozen copy of the base in the compute type, sharded as the model is, {passes}"
-    if config.data.packing or config.options.objective == "kto":
+    if packing or options.objective == "kto":
         return [found]
     return [found, "without packing, both answers of a pair are padded to the longest: a micro-batch has up to twice train.micro_tokens"]
 
@@ -82,7 +82,8 @@ def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
         batch = lay([make_filler(positions, options)] * count)
         return replace(batch, tensors={**batch.tensors, DIVERGENCE: torch.zeros(())}) if needs_divergence(options) else batch
 
-    loaded = replace(sketched.loaded, remarks=(*describe_reference(config), *sketched.loaded.remarks))
+    remarks = describe_reference(options, config.model.lora is not None, config.data.packing)
+    loaded = replace(sketched.loaded, remarks=(*remarks, *sketched.loaded.remarks))
     return replace(sketched, loaded=loaded, batch=make_batch)
 
 
