@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from tests.launch.launching import series
 STEPS = 3
 WORLDS = (1, 2, 4)
 Case = dict[str, str]
+ChangedCase = tuple[int, str, Case]
+"""Number of ranks, name of the run on one rank to compare with, and what is changed."""
 SHARED = {
     "train.steps": STEPS,
     "train.lr": "1e-3",
@@ -50,18 +52,45 @@ class RunsOfCases:
         return [{key: str(value) for key, value in one.items()} for one in merged]
 
 
+class ChangedRuns:
+    """The runs of a recipe in a folder: each name on one rank, and with changes on several. Those of a number of ranks are trained when the
+    first of them is requested, with the defaults of the config and not those of the recipe's config.yaml."""
+
+    def __init__(
+        self, folder: Path, recipe: str, names: Iterable[str], changed: Sequence[ChangedCase], given: Callable[[str], Mapping[str, object]]
+    ) -> None:
+        """`given`: name → the overrides of its runs, besides `run.dir`."""
+        self.folder, self.recipe, self.given = folder, recipe, given
+        self.cases: list[ChangedCase] = [*((1, name, {}) for name in names), *changed]
+
+    def __call__(self, world: int, name: str, changes: Case) -> list[dict[str, Any]]:
+        """The steps of a run."""
+        witness = self.folder / f"witness-{world}"
+        if not witness.is_dir():
+            todo = [self.overrides(*case) for case in self.cases if case[0] == world]
+            run_ranks(train_cases, [(world, (self.recipe, todo, False))], [self.recipe], witness)
+        return series(self.place(world, name, changes))
+
+    def place(self, world: int, name: str, changes: Case) -> Path:
+        return self.folder / " ".join([str(world), name, *changes.values()])
+
+    def overrides(self, world: int, name: str, changes: Case) -> Case:
+        merged = {**self.given(name), "run.dir": self.place(world, name, changes), **changes}
+        return {key: str(value) for key, value in merged.items()}
+
+
 def worlds_of(case: Case) -> tuple[int, ...]:
     """The numbers of ranks that a case can have."""
     return tuple(world for world in WORLDS if world >= int(case.get("parallel.tensor", 1)))
 
 
-def train_cases(recipe_name: str, cases: list[Case]) -> None:
-    """One run after the other, on this rank."""
+def train_cases(recipe_name: str, cases: list[Case], with_config_file: bool = True) -> None:
+    """One run after the other, on this rank. `with_config_file`: with the defaults of the recipe's config.yaml."""
     joined = process_group.join((), Path())
     folder = find_recipe(recipe_name)
     recipe = load_recipe(folder)
     for overrides in cases:
-        train(joined, resolve(recipe_name, recipe.Options, [folder / "config.yaml"], overrides.items()), recipe)
+        train(joined, resolve(recipe_name, recipe.Options, [folder / "config.yaml"] if with_config_file else [], overrides.items()), recipe)
     process_group.leave()
 
 

@@ -11,14 +11,10 @@ import pytest
 
 from overtone.data_prep.__main__ import main as data_prep
 from overtone.finetune.__main__ import main
-from overtone.finetune.config import resolve
-from overtone.finetune.distributed import process_group
 from overtone.finetune.exporting import export
-from overtone.finetune.recipe import find_recipe, load_recipe
-from overtone.finetune.training.run import train
 from overtone.recipes.llm_dpo.answer_batches import LOSS
-from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
+from tests.launch.same_steps import ChangedCase, ChangedRuns
 from tests.recipes.llm_sft import tiny_runs
 
 pytestmark = pytest.mark.slow
@@ -36,7 +32,7 @@ LABELLED = [
 ]
 LORA = {"model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"}
 ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}, "kto": {"options.objective": "kto"}}
-SHARDED: list[tuple[int, str, dict[str, str]]] = [
+SHARDED: list[ChangedCase] = [
     *((2, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
     (2, "kto", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
@@ -46,40 +42,18 @@ SHARDED: list[tuple[int, str, dict[str, str]]] = [
 ]
 
 
-def list_overrides(folder: Path, world: int) -> list[dict[str, str]]:
-    """The runs of this many processes, each by its keys."""
-    cases = [(name, dict[str, str]()) for name in ALONE] if world == 1 else [case[1:] for case in SHARDED if case[0] == world]
-    data = {name: {"data.train": str(folder / f"{'labels' if name == 'kto' else 'pairs'}.jsonl")} for name in ALONE}
-    return [
-        {**basic_keys(folder, find_run(folder, world, name, changes)), **data[name], **ALONE[name], **changes} for name, changes in cases
-    ]
-
-
-def basic_keys(folder: Path, run: Path) -> dict[str, str]:
+def basic_keys(folder: Path) -> dict[str, str]:
     keys = {
-        **{"data.train": folder / "pairs.jsonl", "run.dir": run, "train.steps": STEPS, "model.source": folder / "base"},
+        **{"data.train": folder / "pairs.jsonl", "train.steps": STEPS, "model.source": folder / "base"},
         **{"train.global_batch_tokens": 10**6, "train.micro_tokens": 400, "train.lr": "1e-2", "train.precision": "fp32"},
         **{"train.warmup": 0.0, "log.trackers": "[]", "parallel.strategy": "ddp", "data.packing": "true"},
     }
     return {key: str(value) for key, value in keys.items()}
 
 
-def find_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> Path:
-    return folder / " ".join([str(world), name, *changes.values()])
-
-
-def train_cases(cases: list[dict[str, str]]) -> None:
-    """One run after the other, on this rank."""
-    joined = process_group.join((), Path())
-    recipe = load_recipe(find_recipe("llm_dpo"))
-    for overrides in cases:
-        train(joined, resolve("llm_dpo", recipe.Options, [], overrides.items()), recipe)
-    process_group.leave()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base and the data; the runs of each number of processes are trained when the first is requested."""
+    """The base and the data."""
     found = tmp_path_factory.mktemp("preferences")
     tiny_runs.write_base(found / "base")
     for name, rows in (("pairs", PAIRS), ("labels", LABELLED)):
@@ -87,16 +61,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def read_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> list[dict[str, Any]]:
-    """The steps of a run."""
-    if not (folder / f"witness-{world}").is_dir():
-        run_ranks(train_cases, [(world, (list_overrides(folder, world),))], ["llm_dpo"], folder / f"witness-{world}")
-    return series(find_run(folder, world, name, changes))
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> ChangedRuns:
+    def given(name: str) -> dict[str, str]:
+        labelled = {"data.train": str(folder / "labels.jsonl")} if name == "kto" else {}
+        return {**basic_keys(folder), **labelled, **ALONE[name]}
+
+    return ChangedRuns(folder, "llm_dpo", ALONE, SHARDED, given)
 
 
 @pytest.mark.parametrize(("world", "name", "changes"), SHARDED)
-def test_sharded_runs_match_one_process(folder: Path, world: int, name: str, changes: dict[str, str]) -> None:
-    found, expected = read_run(folder, world, name, changes), read_run(folder, 1, name, {})
+def test_sharded_runs_match_one_process(runs: ChangedRuns, world: int, name: str, changes: dict[str, str]) -> None:
+    found, expected = runs(world, name, changes), runs(1, name, {})
     assert len(found) == len(expected) == STEPS and expected[-1]["margin"] > expected[0]["margin"] + 0.1
     for one, other in zip(found, expected, strict=True):
         names = list_metrics(other)
@@ -117,7 +93,7 @@ def test_a_launched_run_resumes_exports_and_answers(folder: Path, tmp_path: Path
     logs = {}
     for name, stops in (("whole", (4,)), ("resumed", (2, 4))):
         for stop in stops:
-            keys = {**basic_keys(folder, tmp_path / name), "train.steps": str(stop), "train.schedule": "constant"}
+            keys = {**basic_keys(folder), "run.dir": str(tmp_path / name), "train.steps": str(stop), "train.schedule": "constant"}
             words = [word for key, value in keys.items() for word in (f"--{key}", value)]
             printed = launch("cpu", 2, "finetune/train.py", "--recipe", "llm_dpo", *words)
         logs[name] = [[event[key] for key in (*list_metrics(event), "grad_norm")] for event in series(tmp_path / name)]
@@ -157,7 +133,8 @@ def test_published_rows_become_a_launched_run(folder: Path, tmp_path: Path, rows
     printed = capsys.readouterr().out
     assert "1 rejected" in printed and "--recipe llm_dpo" in printed and ("objective kto" in printed) == (rows == "labels")
     keys = {
-        **basic_keys(folder, tmp_path / "run"),
+        **basic_keys(folder),
+        "run.dir": str(tmp_path / "run"),
         **{"data.train": str(out / "train.jsonl"), "data.val": str(out / "val.jsonl"), "train.steps": "2", "eval.every": "2"},
         **({"options.objective": "kto"} if rows == "labels" else {}),
     }

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from overtone.finetune.config import resolve
-from overtone.finetune.distributed import process_group
 from overtone.finetune.exporting import export
-from overtone.finetune.recipe import find_recipe, load_recipe
-from overtone.finetune.training.run import train
-from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
+from tests.launch.same_steps import ChangedCase, ChangedRuns
 from tests.recipes.llm_sft import tiny_runs
 from tests.reliability import victims
 from tests.reliability.victims import Fault
@@ -40,7 +35,7 @@ ALONE: dict[str, dict[str, str]] = {
     "pairs": {"options.centering": "0.1"},
     "texts": {"options.objective": "classification", "model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"},
 }
-SHARDED: list[tuple[int, str, dict[str, str]]] = [
+SHARDED: list[ChangedCase] = [
     *((world, name, {"parallel.strategy": "fsdp"}) for world in (2, 4) for name in ALONE),
     (2, "pairs", {"data.packing": "false", "train.micro_tokens": "96"}),
     (2, "texts", {"data.packing": "false", "train.micro_tokens": "40"}),
@@ -48,15 +43,9 @@ SHARDED: list[tuple[int, str, dict[str, str]]] = [
 ]
 
 
-def list_overrides(folder: Path, world: int) -> list[dict[str, str]]:
-    """The runs of this many processes, each by its keys."""
-    cases = [(name, dict[str, str]()) for name in ALONE] if world == 1 else [case[1:] for case in SHARDED if case[0] == world]
-    return [{**basic_keys(folder, find_run(folder, world, name, changes), name), **changes} for name, changes in cases]
-
-
-def basic_keys(folder: Path, run: Path, name: str) -> dict[str, str]:
+def basic_keys(folder: Path, name: str) -> dict[str, str]:
     keys = {
-        **{"data.train": folder / f"{name}.jsonl", "run.dir": run, "train.steps": STEPS, "model.source": folder / "base"},
+        **{"data.train": folder / f"{name}.jsonl", "train.steps": STEPS, "model.source": folder / "base"},
         **{"train.global_batch_tokens": 10**6, "train.micro_tokens": 400, "train.lr": "1e-2", "train.precision": "fp32"},
         **{"train.warmup": 0.0, "log.trackers": "[]", "parallel.strategy": "ddp", "data.packing": "true"},
         **ALONE[name],
@@ -64,22 +53,9 @@ def basic_keys(folder: Path, run: Path, name: str) -> dict[str, str]:
     return {key: str(value) for key, value in keys.items()}
 
 
-def find_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> Path:
-    return folder / " ".join([str(world), name, *changes.values()])
-
-
-def train_cases(cases: list[dict[str, str]]) -> None:
-    """One run after the other, on this rank."""
-    joined = process_group.join((), Path())
-    recipe = load_recipe(find_recipe("llm_reward"))
-    for overrides in cases:
-        train(joined, resolve("llm_reward", recipe.Options, [], overrides.items()), recipe)
-    process_group.leave()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base and the data; the runs of each number of processes are trained when the first is requested."""
+    """The base and the data."""
     found = tmp_path_factory.mktemp("rewards")
     tiny_runs.write_base(found / "base")
     for name, rows in (("pairs", PAIRS), ("texts", TEXTS)):
@@ -87,16 +63,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def read_run(folder: Path, world: int, name: str, changes: dict[str, str]) -> list[dict[str, Any]]:
-    """The steps of a run."""
-    if not (folder / f"witness-{world}").is_dir():
-        run_ranks(train_cases, [(world, (list_overrides(folder, world),))], ["llm_reward"], folder / f"witness-{world}")
-    return series(find_run(folder, world, name, changes))
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> ChangedRuns:
+    return ChangedRuns(folder, "llm_reward", ALONE, SHARDED, lambda name: basic_keys(folder, name))
 
 
 @pytest.mark.parametrize(("world", "name", "changes"), SHARDED)
-def test_sharded_and_padded_runs_match_one_process(folder: Path, world: int, name: str, changes: dict[str, str]) -> None:
-    found, expected = read_run(folder, world, name, changes), read_run(folder, 1, name, {})
+def test_sharded_and_padded_runs_match_one_process(runs: ChangedRuns, world: int, name: str, changes: dict[str, str]) -> None:
+    found, expected = runs(world, name, changes), runs(1, name, {})
     assert len(found) == len(expected) == STEPS and expected[-1]["loss"] < 0.8 * expected[0]["loss"]
     for one, other in zip(found, expected, strict=True):
         assert [one[key] for key in METRICS[name]] == pytest.approx([other[key] for key in METRICS[name]], rel=1e-4, abs=2e-5)
@@ -106,7 +80,7 @@ def test_sharded_and_padded_runs_match_one_process(folder: Path, world: int, nam
 @pytest.mark.parametrize("name", ALONE)
 def test_a_run_that_was_killed_while_saving_resumes_bit_by_bit(folder: Path, tmp_path: Path, name: str) -> None:
     def words(run: str) -> list[str]:
-        keys = {**basic_keys(folder, tmp_path / run, name), "train.steps": "6", "checkpoint.every": "2"}
+        keys = {**basic_keys(folder, name), "run.dir": str(tmp_path / run), "train.steps": "6", "checkpoint.every": "2"}
         return ["--recipe", "llm_reward", *(word for key, value in keys.items() for word in (f"--{key}", value))]
 
     victims.finish(tmp_path / "whole-witness", 2, words("whole"))

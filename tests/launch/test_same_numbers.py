@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overtone.finetune.config import resolve
-from overtone.finetune.distributed import process_group
-from overtone.finetune.recipe import find_recipe, load_recipe
-from overtone.finetune.training.run import train
 from overtone.recipes.voice_clone.model import tiny_checkpoint
-from tests.launch.forked_ranks import run_ranks
-from tests.launch.launching import series, voice_rows
+from tests.launch.launching import voice_rows
+from tests.launch.same_steps import STEPS, WORLDS, RunsOfCases
 
-STEPS = 3
-WORLDS = (1, 2, 4)
 CASES = [
     {"parallel.strategy": strategy, "train.micro_tokens": micro, "train.precision": precision}
     for strategy, micro, precision in itertools.product(("ddp", "fsdp"), ("2048", "120"), ("fp32", "bf16"))
@@ -43,50 +36,13 @@ NORM = {"fp32": 1e-5, "bf16": 3e-2}
 Steps = list[dict[str, Any]]
 
 
-class Runs:
-    """A folder of runs. Those of one and two processes are trained when the first is requested; so are those of four."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        tiny_checkpoint.build(folder / "nano")
-        voice_rows(folder, ["Ann", "Bob", "Cid"], frames=(9, 40))
-
-    def __call__(self, world: int, case: dict[str, str]) -> Steps:
-        run = self.folder / f"{world}" / name_of(case)
-        if not run.is_dir():
-            groups = [(size, (self._overrides(size),)) for size in WORLDS if (size == 4) == (world == 4)]
-            run_ranks(train_cases, groups, ["voice_clone"], self.folder / f"witness-{world}")
-        return series(run)
-
-    def _overrides(self, world: int) -> list[dict[str, str]]:
-        found = []
-        for case in EVERY:
-            given = {
-                "model.source": self.folder / "nano",
-                "data.train": self.folder / "train.jsonl",
-                "run.dir": self.folder / f"{world}" / name_of(case),
-                "train.steps": STEPS,
-                "train.lr": "1e-3",
-                "train.global_batch_tokens": 10**6,  # a step is the whole epoch, so that every cut into micro-batches is the same step
-                "log.trackers": "[]",
-            }
-            found.append({key: str(value) for key, value in {**given, **case}.items()})
-        return found
-
-
-def train_cases(cases: list[dict[str, str]]) -> None:
-    """One run after the other, on this rank."""
-    joined = process_group.join((), Path())
-    folder = find_recipe("voice_clone")
-    recipe = load_recipe(folder)
-    for overrides in cases:
-        train(joined, resolve("voice_clone", recipe.Options, [folder / "config.yaml"], overrides.items()), recipe)
-    process_group.leave()
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("same"))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> RunsOfCases:
+    folder = tmp_path_factory.mktemp("same")
+    tiny_checkpoint.build(folder / "nano")
+    voice_rows(folder, ["Ann", "Bob", "Cid"], frames=(9, 40))
+    given = {"model.source": folder / "nano", "data.train": folder / "train.jsonl"}
+    return RunsOfCases(folder, "voice_clone", {name_of(case): case for case in EVERY}, given)
 
 
 def name_of(case: dict[str, str]) -> str:
@@ -107,39 +63,40 @@ def test_the_matrix_has_all_cases() -> None:
 
 
 @pytest.mark.parametrize(("world", "case"), places(CASES))
-def test_losses_and_norms_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
-    compare(runs(world, case), runs(1, {**case, "parallel.strategy": "ddp"}), case["train.precision"])
+def test_losses_and_norms_match_one_process(runs: RunsOfCases, world: int, case: dict[str, str]) -> None:
+    compare(runs(world, name_of(case)), runs(1, name_of({**case, "parallel.strategy": "ddp"})), case["train.precision"])
 
 
 @pytest.mark.parametrize(("world", "case"), places(CASES))
-def test_one_micro_batch_or_several_give_the_same_step(runs: Runs, world: int, case: dict[str, str]) -> None:
-    whole = runs(1, {**case, "parallel.strategy": "ddp", "train.micro_tokens": "2048"})
-    compare(runs(world, case), whole, case["train.precision"])
+def test_one_micro_batch_or_several_give_the_same_step(runs: RunsOfCases, world: int, case: dict[str, str]) -> None:
+    whole = runs(1, name_of({**case, "parallel.strategy": "ddp", "train.micro_tokens": "2048"}))
+    compare(runs(world, name_of(case)), whole, case["train.precision"])
 
 
 @pytest.mark.parametrize(("world", "case"), places(RAGGED))
-def test_steps_with_fewer_micro_batches_than_ranks_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
+def test_steps_with_fewer_micro_batches_than_ranks_match_one_process(runs: RunsOfCases, world: int, case: dict[str, str]) -> None:
     """Ranks left over take part with weight 0."""
-    steps = runs(world, case)
+    steps = runs(world, name_of(case))
     assert len({step["tokens"] for step in steps}) > 1, "the steps are not ragged"
-    compare(steps, runs(1, RAGGED[0]), "fp32")
+    compare(steps, runs(1, name_of(RAGGED[0])), "fp32")
 
 
 @pytest.mark.parametrize(("world", "case"), places([LORA, RECOMPUTED]))
-def test_lora_and_activation_checkpointing_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
-    compare(runs(world, case), runs(1, case), "fp32")
+def test_lora_and_activation_checkpointing_match_one_process(runs: RunsOfCases, world: int, case: dict[str, str]) -> None:
+    compare(runs(world, name_of(case)), runs(1, name_of(case)), "fp32")
 
 
 @pytest.mark.ci
 @pytest.mark.slow
-def test_activation_checkpointing_on_two_processes_matches_plain_training(runs: Runs) -> None:
-    compare(runs(2, RECOMPUTED), runs(1, PLAIN), "fp32")
+def test_activation_checkpointing_on_two_processes_matches_plain_training(runs: RunsOfCases) -> None:
+    compare(runs(2, name_of(RECOMPUTED)), runs(1, name_of(PLAIN)), "fp32")
 
 
 @pytest.mark.ci
 @pytest.mark.slow
-def test_bf16_stays_near_fp32(runs: Runs) -> None:
-    for half, full in zip(runs(2, {**PLAIN, "parallel.strategy": "fsdp", "train.precision": "bf16"}), runs(1, PLAIN), strict=True):
+def test_bf16_stays_near_fp32(runs: RunsOfCases) -> None:
+    halves = runs(2, name_of({**PLAIN, "parallel.strategy": "fsdp", "train.precision": "bf16"}))
+    for half, full in zip(halves, runs(1, name_of(PLAIN)), strict=True):
         assert half["loss"] == pytest.approx(full["loss"], abs=5e-2)
         assert half["loss"] != full["loss"], "bf16 was not used"
 

@@ -27,7 +27,7 @@ from tests.real.build_models import ROOT
 pytestmark = pytest.mark.slow
 LIBRIVOX = Path("/usr/share/pocketsphinx/test/data/librivox")
 NAMES = ("asterisk", "digium", "iax", "pbx", "sip", "voicemail", "comedian")
-"""Words of the prompts that are rare elsewhere."""
+"""Words of the prompts that are rare in other speech."""
 SETTINGS = {
     **{"train.epochs": "3", "train.lr": "3e-5", "train.micro_tokens": "8", "train.precision": "fp32", "options.freeze_encoder": "true"},
     **{"eval.at_start": "false", "log.trackers": "[]"},
