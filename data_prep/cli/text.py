@@ -40,7 +40,7 @@ from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
-from overtone.data_prep.chats.preference_rows import CONVERTERS, check_sides
+from overtone.data_prep.chats.preference_conversion import CONVERTERS, check_sides
 from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL

@@ -34,9 +34,9 @@ from overtone.finetune.modeling.compilation import compile_blocks, decide_compil
 from overtone.finetune.modeling.trained_parameters import choose_trained
 from overtone.finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
 from overtone.finetune.monitoring.rank_status_records import FOLDER as SIGNS
-from overtone.finetune.monitoring.rank_times import RankTimes
 from overtone.finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG
+from overtone.finetune.monitoring.straggler_detection import RankTimes
 from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe, find_recipe
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import commit_of

@@ -21,7 +21,7 @@ from overtone.finetune.distributed.process_group import World, gather_from_ranks
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
-from overtone.finetune.monitoring.rank_times import RankTimes
+from overtone.finetune.monitoring.straggler_detection import RankTimes
 from overtone.finetune.recipe import DIVERGENCE, Batch, Loaded, Recipe, Term
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 

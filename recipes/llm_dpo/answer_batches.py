@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from overtone.finetune.recipe import Batch, Sample
 from overtone.recipes.language import collation
-from overtone.recipes.language.preferences.preference_rows import Side
+from overtone.recipes.language.preferences.preference_tokenization import Side
 
 LOSS, KL, MISMATCHED_KL = "preference", "kl", "mismatched_kl"
 REWARDS = ("chosen_reward", "rejected_reward")

@@ -20,7 +20,13 @@ from overtone.recipes.language.chat_model_loading import ChatProcessor, load_cha
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
-from overtone.recipes.language.preferences.preference_rows import LABELLED, PAIR, list_unused_parts, tokenize_labelled, tokenize_pair
+from overtone.recipes.language.preferences.preference_tokenization import (
+    LABELLED,
+    PAIR,
+    list_unused_parts,
+    tokenize_labelled,
+    tokenize_pair,
+)
 
 from .answer_batches import collate, make_labelled, make_pair, mismatch, pack, split_sample
 from .options import REFERENCED, Options

@@ -16,7 +16,7 @@ from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.terminal import print_content, print_diagnostic
 from overtone.recipes.class_labels import find_label, read_label
 from overtone.recipes.language.options import Droppable
-from overtone.recipes.language.preferences.preference_rows import SIDES, split_sides
+from overtone.recipes.language.preferences.preference_tokenization import SIDES, split_sides
 from overtone.recipes.language.sequence_scorer import LoadedScorer, check_length, load_scorer, score_sequences, tokenize_whole
 
 from .cli_arguments import make_generate_parser

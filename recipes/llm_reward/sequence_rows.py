@@ -12,7 +12,7 @@ from overtone.finetune.recipe import Row, Sample
 from overtone.recipes.class_labels import find_label
 from overtone.recipes.language import loss_mask_preview
 from overtone.recipes.language.chat_model_loading import ChatProcessor
-from overtone.recipes.language.preferences.preference_rows import PAIR, SIDES, list_unused_parts, split_sides
+from overtone.recipes.language.preferences.preference_tokenization import PAIR, SIDES, list_unused_parts, split_sides
 from overtone.recipes.language.sequence_scorer import tokenize_whole
 from overtone.recipes.language.tokenization.sft_tokenization import list_unused
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .continuous_speech_batch import SpeechBatch
     from .decoding.continuous_batching import FrameBatch
     from .decoding.frame_loop import DecodedCodes, FrameLoop
-    from .speech_folder import SpeechFolder
+    from .exported_speech_folder import SpeechFolder
 
 PromptT = TypeVar("PromptT")
 SamplerT = TypeVar("SamplerT")

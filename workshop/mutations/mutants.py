@@ -137,10 +137,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the first row of a file has no other answer, and a run of KTO never starts",
     ),
     Mutant(
-        "data_prep/chats/preference_rows.py",
+        "data_prep/chats/preference_conversion.py",
         "if contents[0] == contents[1]:",
         "if turns[0] == turns[1]:",
-        "tests/data_prep/chats/test_preference_rows.py::test_a_pair_without_a_preference_is_refused",
+        "tests/data_prep/chats/test_preference_conversion.py::test_a_pair_without_a_preference_is_refused",
         "pairs that differ only in spaces are trained on",
     ),
     Mutant(

@@ -12,8 +12,8 @@ from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.exported_speech_folder import SpeechFolder
 from overtone.recipes.speech.interface import SpeechRequest
-from overtone.recipes.speech.speech_folder import SpeechFolder
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..families import Family, choose_family

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.exported_speech_folder import SpeechFolder
 from overtone.recipes.speech.interface import SpeechRequest
-from overtone.recipes.speech.speech_folder import SpeechFolder
 
 from ..model.sampling_settings import SCHEME
 

@@ -11,8 +11,8 @@ from overtone.data_prep import manifest
 from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.exported_speech_folder import SpeechFolder
 from overtone.recipes.speech.interface import SpeechRequest
-from overtone.recipes.speech.speech_folder import SpeechFolder
 from overtone.recipes.speech.voices_json_schema import read_voices
 
 from ..model.sampling_settings import SCHEME

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 
 from overtone.recipes.language.modeling import varlen_attention
-from overtone.recipes.language.preferences.preference_rows import tokenize_pair
+from overtone.recipes.language.preferences.preference_tokenization import tokenize_pair
 from overtone.recipes.llm_dpo.options import Options
 from tests.recipes.llm_dpo import pairs_trained_plainly as plain
 from tests.recipes.llm_sft import families, tiny_runs

@@ -23,7 +23,7 @@ from overtone.finetune.recipe import Batch, Sample
 from overtone.finetune.training import setup
 from overtone.recipes.language import collation
 from overtone.recipes.language.modeling import varlen_attention
-from overtone.recipes.language.preferences import preference_rows
+from overtone.recipes.language.preferences import preference_tokenization
 from overtone.recipes.llm_dpo import answer_batches, preference_terms, recipe
 from overtone.recipes.llm_dpo.options import Options
 from overtone.recipes.llm_dpo.recipe import RECIPE
@@ -102,8 +102,10 @@ def average_instead_of_summing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = preference_rows.tokenize_row
-    monkeypatch.setattr(preference_rows, "tokenize_row", lambda row, tokenizer, _, dropped: right(row, tokenizer, "everything", dropped))
+    right = preference_tokenization.tokenize_row
+    monkeypatch.setattr(
+        preference_tokenization, "tokenize_row", lambda row, tokenizer, _, dropped: right(row, tokenizer, "everything", dropped)
+    )
 
 
 def shift_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `overtone.data_prep.chats.preference_rows`: each published shape of pairs and labels, and what is refused."""
+"""Tests of `overtone.data_prep.chats.preference_conversion`: each published shape of pairs and labels, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overtone.data_prep.chats.preference_rows import check_sides, convert_labelled, convert_pair
+from overtone.data_prep.chats.preference_conversion import check_sides, convert_labelled, convert_pair
 from overtone.finetune.errors import UserError
 
 ASKED, GOOD, BAD = (

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from overtone.finetune.distributed.process_group import World
-from overtone.finetune.monitoring import rank_times
-from overtone.finetune.monitoring.rank_times import WINDOW, RankTimes
+from overtone.finetune.monitoring import straggler_detection
+from overtone.finetune.monitoring.straggler_detection import WINDOW, RankTimes
 from tests.launch.launching import launch, series
 
 
@@ -26,13 +26,13 @@ class Block(nn.Module):
 
 
 def times_of(world: World, monkeypatch: pytest.MonkeyPatch, size: int) -> RankTimes:
-    monkeypatch.setattr(rank_times, "gather_from_ranks", lambda world, name: [f"{name}-{rank}" for rank in range(world.size)])
+    monkeypatch.setattr(straggler_detection, "gather_from_ranks", lambda world, name: [f"{name}-{rank}" for rank in range(world.size)])
     return RankTimes(dataclasses.replace(world, size=size, rank=1), nn.ModuleList([Block(), Block()]), (Block,))
 
 
 def test_forward_passes_of_training_are_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_times, "gather_from_ranks", lambda *_: ["a", "b", "c"])
-    monkeypatch.setattr(rank_times.time, "perf_counter", lambda: Block.clock)
+    monkeypatch.setattr(straggler_detection, "gather_from_ranks", lambda *_: ["a", "b", "c"])
+    monkeypatch.setattr(straggler_detection.time, "perf_counter", lambda: Block.clock)
     blocks = nn.ModuleList([Block(), Block()])
     times = RankTimes(dataclasses.replace(world, size=3, rank=1), blocks, (Block,))
     for block in blocks:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.speech.exported_speech_folder import SpeechFolder
 from overtone.recipes.speech.interface import SpeechRequest
-from overtone.recipes.speech.speech_folder import SpeechFolder
 
 
 @dataclass(frozen=True)

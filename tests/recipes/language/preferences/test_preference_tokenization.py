@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.language.preferences.preference_rows`: each form of a pair, and what is refused."""
+"""Tests of `overtone.recipes.language.preferences.preference_tokenization`: each form of a pair, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.language.preferences.preference_rows import LABELLED, PAIR, list_unused_parts, tokenize_labelled, tokenize_pair
+from overtone.recipes.language.preferences.preference_tokenization import (
+    LABELLED,
+    PAIR,
+    list_unused_parts,
+    tokenize_labelled,
+    tokenize_pair,
+)
 from tests.recipes.llm_sft import families
 
 GREETING = {"role": "user", "content": "Good day."}
