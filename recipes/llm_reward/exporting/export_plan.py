@@ -36,7 +36,10 @@ def plan_export(base: Path, state: RewardState) -> ExportPlan:
     of_base = {part for name in whole.state_dict() for part in (layouts[name].parts() if name in layouts else {name})}
     # A backbone's tensors lack the prefix of the whole model.
     names = {name: name if not prefix or name.startswith(prefix) else prefix + name for name in of_base} | new
-    written = {CONFIG: files.json_bytes(describe_model(base, state, type(whole).__name__)), **write_tokenizer(base, state.chat_template)}
+    tokenizer = load_tokenizer(base, None)
+    pad = find_pad(tokenizer, base)
+    config = describe_model(base, state, type(whole).__name__, tokenizer.convert_tokens_to_ids(pad))
+    written = {CONFIG: files.json_bytes(config), **write_tokenizer(base, state.chat_template, pad)}
     copied = list_copied_files(base, ("chat_template",) if state.chat_template is not None else ())
     return ExportPlan(
         translate_name=lambda name: names.get(name, name),
@@ -50,9 +53,8 @@ def plan_export(base: Path, state: RewardState) -> ExportPlan:
     )
 
 
-def describe_model(base: Path, state: RewardState, architecture: str) -> dict[str, JsonValue]:
-    """The content of config.json."""
-    pad = load_tokenizer(base, None).convert_tokens_to_ids(find_pad(load_tokenizer(base, None), base))
+def describe_model(base: Path, state: RewardState, architecture: str, pad: int) -> dict[str, JsonValue]:
+    """The content of config.json. `pad`: token of the padding."""
     names = state.labels or [REWARD]
     config = {
         **cleaned(base / CONFIG)[0],
@@ -68,10 +70,10 @@ def describe_model(base: Path, state: RewardState, architecture: str) -> dict[st
     return config
 
 
-def write_tokenizer(base: Path, template: str | None) -> dict[str, bytes]:
+def write_tokenizer(base: Path, template: str | None, pad: str) -> dict[str, bytes]:
     """The tokenizer's files that differ from the base's: with the padding of the training, on the right, and its chat template."""
     written = {} if template is None else template_files(base, template)
     settings = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
     field = {"chat_template": template} if TOKENIZER in written else {}
-    padding = {"pad_token": find_pad(load_tokenizer(base, None), base), "padding_side": "right"}
+    padding = {"pad_token": pad, "padding_side": "right"}
     return {**written, TOKENIZER: files.json_bytes({**settings, **field, **padding})}
