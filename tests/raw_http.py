@@ -10,9 +10,9 @@ from typing import Any
 
 import uvicorn
 
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies
-from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.client_addresses import NO_PROXIES, TrustedProxies
+from overtone.finetune.pages.connection_limits import ConnectionLimits, OpenConnections
 from tests import loopback
 
 DEFAULT_LIMITS = ConnectionLimits()

@@ -15,9 +15,9 @@ from pathlib import Path
 from overtone.data_prep.pages import voice_dataset_loader
 from overtone.data_prep.pages.review_page import ReviewSession
 from overtone.data_prep.pages.review_server import serve_page
-from overtone.data_prep.pages.web_server import require_free_port, require_port
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
+from overtone.finetune.pages.web_server import require_free_port, require_port
 
 
 def parser() -> argparse.ArgumentParser:

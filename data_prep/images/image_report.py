@@ -14,9 +14,9 @@ from overtone.data_prep.images.image_dataset_writer import ImageSummary
 from overtone.data_prep.images.image_decoding import decode_image
 from overtone.data_prep.images.image_examination import ExaminedImage
 from overtone.data_prep.images.image_selection import LabelledDataset
-from overtone.data_prep.pages.jinja_environment import make_environment, read_style
 from overtone.data_prep.pages.report_charts import make_histogram
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.jinja_environment import make_environment, read_style
 
 FOLDER = Path(__file__).parent
 SIDE = 96

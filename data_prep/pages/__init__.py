@@ -1,1 +1,1 @@
-"""The dataset report and the review page, and the web server behind the pages."""
+"""The pages about a dataset: the reports, and the review of its clips."""

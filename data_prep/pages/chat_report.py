@@ -18,9 +18,9 @@ from overtone.data_prep.chats.chat_messages import ChatRow, is_plain_text, read_
 from overtone.data_prep.chats.row_counts import MADE_BY
 from overtone.data_prep.language_identification import identify_language
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
-from overtone.data_prep.pages.jinja_environment import make_environment, read_style
 from overtone.data_prep.pages.report_charts import Histogram, make_histogram
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.jinja_environment import make_environment, read_style
 from overtone.finetune.storage import strict_json
 
 FOLDER = Path(__file__).parent

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, JsonValue, StringConstraints, ValidationError
 from starlette.responses import FileResponse, Response
 
-from overtone.data_prep.pages.request_validation import LARGEST_JSON, RequestError, Route
+from overtone.finetune.pages.request_validation import LARGEST_JSON, RequestError, Route
 
 if TYPE_CHECKING:
     import gradio

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overtone.finetune.pages.jinja_environment import format_number
+
 WIDTH, HEIGHT = 320.0, 120.0
 """Size of the plot in SVG units."""
 BARS, TICKS, STEPS = 22, 5, 120
@@ -114,13 +116,6 @@ def choose_ticks(low: float, high: float, most: int) -> np.ndarray:
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-3):
         low, high = low - 0.5, high + 0.5
     return np.asarray(MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
-
-
-def format_number(value: float) -> str:
-    """Format a number with three significant digits, separated thousands and a typographic minus sign."""
-    rounded = float(f"{value:.3g}")
-    text = f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
-    return text.replace(",", "\u202f").replace("-", "−")
 
 
 def _make_bar(edges: np.ndarray, at: int, good: int, bad: int, most: int, unit: str) -> Bar:

@@ -16,7 +16,6 @@ import numpy as np
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.dataset.duration_accounting import RecordingDurations
-from overtone.data_prep.pages.jinja_environment import format_identifier, make_environment, read_style
 from overtone.data_prep.pages.quality_rule_effects import (
     DEFAULT_PRESET,
     RuleFinding,
@@ -27,10 +26,11 @@ from overtone.data_prep.pages.quality_rule_effects import (
     list_rules,
 )
 from overtone.data_prep.pages.rejection_advice import ADVICE, explain_reason
-from overtone.data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
+from overtone.data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, make_curve, make_histogram
 from overtone.data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 from overtone.data_prep.pipeline.user_notices import format_notice
+from overtone.finetune.pages.jinja_environment import format_identifier, format_number, make_environment, read_style
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000

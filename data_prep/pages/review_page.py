@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from overtone.data_prep.clips import review_decisions
 from overtone.data_prep.clips.review_decisions import Action, Decision
-from overtone.data_prep.pages.jinja_environment import format_identifier
 from overtone.data_prep.pages.quality_rule_effects import Weakness
 from overtone.data_prep.pages.rejection_advice import explain_reason
-from overtone.data_prep.pages.report_charts import format_number
 from overtone.data_prep.pages.review_queue import (
     ALL,
     ORDERS,
@@ -25,6 +23,7 @@ from overtone.data_prep.pages.review_queue import (
 )
 from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip, resolve_clip
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.jinja_environment import format_identifier, format_number
 
 if TYPE_CHECKING:
     import gradio

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overtone.data_prep.clips import review_decisions
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.request_validation import Caller, add_request_guard, require_own_site
 from overtone.data_prep.pages.review_page import ReviewSession, build_page
 from overtone.data_prep.pages.voice_dataset_loader import resolve_clip
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.request_validation import Caller, add_request_guard, require_own_site
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

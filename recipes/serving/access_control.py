@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
-from overtone.data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
+from overtone.finetune.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
 from overtone.finetune.storage import input_files
 
 TOKEN = "OVERTONE_TOKEN"  # noqa: S105 - the name of a variable

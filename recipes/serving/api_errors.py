@@ -8,7 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from overtone.data_prep.pages.request_validation import RequestError
+from overtone.finetune.pages.request_validation import RequestError
 
 RETRY_AFTER = 2
 """Seconds after which a client should retry if the queue is full, or the server is shutting down."""

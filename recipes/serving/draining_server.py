@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
-from overtone.data_prep.pages.request_validation import Route
+from overtone.finetune.pages.request_validation import Route
 from overtone.finetune.terminal import print_line
 
 from .prometheus_metrics import ServerMetrics

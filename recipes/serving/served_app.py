@@ -13,8 +13,8 @@ from typing import Protocol
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.request_validation import Route, add_request_guard
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.request_validation import Route, add_request_guard
 from overtone.finetune.terminal import print_line
 
 from . import draining_server

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from overtone.data_prep.pages import web_server
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages import web_server
 
 
 @dataclass(frozen=True)

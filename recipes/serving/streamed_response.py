@@ -12,8 +12,8 @@ from starlette.requests import Request as Call
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from overtone.data_prep.pages.client_addresses import group_address
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.client_addresses import group_address
 from overtone.finetune.terminal import print_diagnostic
 
 from .api_errors import Refusal

@@ -1968,17 +1968,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "samples above full scale wrap around and crackle",
     ),
     Mutant(
-        "data_prep/pages/request_validation.py",
+        "finetune/pages/request_validation.py",
         "        if seen > largest:\n",
         '        if len(message.get("body", b"")) > largest:\n',
-        "tests/data_prep/pages/test_request_validation.py::test_the_size_of_a_body_is_limited_whatever_it_declares",
+        "tests/finetune/pages/test_request_validation.py::test_the_size_of_a_body_is_limited_whatever_it_declares",
         "a body without a declared length may have any size",
     ),
     Mutant(
-        "data_prep/pages/request_validation.py",
+        "finetune/pages/request_validation.py",
         "if local and not is_this_machine(host):",
         "if not local and not is_this_machine(host):",
-        "tests/data_prep/pages/test_request_validation.py::test_only_requests_from_this_machine_and_site_are_admitted",
+        "tests/finetune/pages/test_request_validation.py::test_only_requests_from_this_machine_and_site_are_admitted",
         "a foreign site can reach a local server by DNS rebinding",
     ),
     Mutant(

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import JSONResponse, Response
 
-from overtone.data_prep.pages.request_validation import Route
+from overtone.finetune.pages.request_validation import Route
 from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from overtone.recipes.serving.model_names import require_model

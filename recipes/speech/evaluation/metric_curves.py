@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH, Tick, choose_ticks, format_number
+from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH, Tick, choose_ticks
+from overtone.finetune.pages.jinja_environment import format_number
 
 LABELS = 6
 """Maximum number of labels on the horizontal axis; more would overlap."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from overtone.data_prep.pages.report_charts import format_number
 from overtone.finetune.exporting.model_card_metadata import make_model_index
+from overtone.finetune.pages.jinja_environment import format_number
 from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip, Verdict, metric_value
 from overtone.recipes.speech.evaluation.results import SET_TITLES, Evaluation

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from overtone.data_prep.pages.jinja_environment import make_environment, read_style
 from overtone.data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
 from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
+from overtone.finetune.pages.jinja_environment import make_environment, read_style
 from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
 from overtone.recipes.speech.evaluation import result_rendering
 from overtone.recipes.speech.evaluation.evaluation_items import Item

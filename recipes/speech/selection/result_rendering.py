@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from overtone.data_prep.pages.report_charts import format_number
+from overtone.finetune.pages.jinja_environment import format_number
 from overtone.recipes.speech.evaluation.confidence_intervals import Array, Interval
 from overtone.recipes.speech.selection.candidate_ranking import (
     ENDINGS,

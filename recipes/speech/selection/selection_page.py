@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overtone.data_prep.pages.jinja_environment import make_environment, read_style
 from overtone.data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
+from overtone.finetune.pages.jinja_environment import make_environment, read_style
 from overtone.recipes.speech.evaluation import results_page
 from overtone.recipes.speech.evaluation.evaluation_items import Item, pick_evenly
 from overtone.recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric

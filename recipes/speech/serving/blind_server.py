@@ -16,9 +16,9 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.request_validation import RequestError, Route
 from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.request_validation import RequestError, Route
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.access_control import AccessControl, AccessPolicy
 from overtone.recipes.serving.api_errors import to_refusal
@@ -104,7 +104,7 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from overtone.data_prep.pages.request_validation import add_request_guard
+    from overtone.finetune.pages.request_validation import add_request_guard
 
     routes = (
         Route("GET", "/"),

@@ -24,8 +24,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
-from overtone.data_prep.pages.request_validation import LARGEST_JSON, Route
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import LARGEST_JSON, Route
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal

@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.pages import web_server
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.pages import web_server
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.server_options import add_server_options, check_server_options, require_packages

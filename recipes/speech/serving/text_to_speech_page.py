@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from overtone.data_prep.pages.client_addresses import group_address
 from overtone.data_prep.pages.report_clips import make_data_uri
 from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.client_addresses import group_address
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling

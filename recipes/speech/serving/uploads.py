@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from overtone.data_prep.pages.request_validation import RequestError, Route
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import RequestError, Route
 from overtone.recipes.speech.serving.uploaded_clips import LARGEST
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from starlette.requests import Request as Call
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from overtone.data_prep.audio.stream_reader import EXTENSIONS
-from overtone.data_prep.pages.request_validation import Route
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import Route
 from overtone.finetune.storage import files
 from overtone.recipes.serving.api_errors import Refusal, to_refusal
 from overtone.recipes.serving.model_names import require_model

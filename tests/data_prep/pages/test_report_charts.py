@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH, choose_ticks, format_number, make_curve, make_histogram
+from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH, choose_ticks, make_curve, make_histogram
+from overtone.finetune.pages.jinja_environment import format_number
 
 values = st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=60)
 

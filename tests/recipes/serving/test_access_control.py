@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from overtone.data_prep.pages.request_validation import Caller, RequestError
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import Caller, RequestError
 from overtone.recipes.serving.access_control import (
     FAILURE_LIFETIME,
     FREE_TRIES,

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from overtone.data_prep.pages.request_validation import RequestError
+from overtone.finetune.pages.request_validation import RequestError
 from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from overtone.recipes.speech.serving.openai_api import SpeechCall
 

@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.request_validation import Route
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.request_validation import Route
 from overtone.recipes.serving import served_app
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.serving.prometheus_metrics import ServerMetrics

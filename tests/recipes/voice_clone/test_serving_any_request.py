@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overtone.data_prep.pages.request_validation import HEADERS
+from overtone.finetune.pages.request_validation import HEADERS
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from overtone.data_prep.pages import web_server
 from overtone.finetune import __main__ as verbs
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages import web_server
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.interface import SpeechSampling

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from overtone.data_prep.pages.request_validation import RequestError, add_request_guard
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import RequestError, add_request_guard
 from overtone.recipes.speech.serving import uploads
 from overtone.recipes.speech.serving.uploaded_clips import LARGEST, Clips
 from overtone.recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
@@ -88,7 +88,7 @@ def test_a_body_without_a_length_is_limited(app: Any) -> None:
 
 
 def test_a_client_that_disconnects_is_no_error_of_the_server() -> None:
-    """So ends an upload that takes too long (`data_prep/pages/connection_limits.py`), too."""
+    """So ends an upload that takes too long (`finetune/pages/connection_limits.py`), too."""
     pieces = [{"type": "http.request", "body": form(b"x")[:9], "more_body": True}, {"type": "http.disconnect"}]
 
     async def receive() -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from overtone.data_prep.pages.client_addresses import find_client, find_scheme, group_address, parse_proxies
-from overtone.data_prep.pages.request_validation import Route, add_request_guard
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.client_addresses import find_client, find_scheme, group_address, parse_proxies
+from overtone.finetune.pages.request_validation import Route, add_request_guard
 from overtone.recipes.serving.access_control import FREE_TRIES, AccessControl, AccessPolicy
 from overtone.recipes.serving.streamed_response import find_client as find_turn
 from tests.raw_http import connect, read_status, request, serving

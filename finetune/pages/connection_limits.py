@@ -23,9 +23,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from overtone.data_prep.pages.client_addresses import TrustedProxies, group_address
-from overtone.data_prep.pages.http_framing import LARGEST_HEAD, StrictConnection
-from overtone.data_prep.pages.request_validation import CONNECTION
+from overtone.finetune.pages.client_addresses import TrustedProxies, group_address
+from overtone.finetune.pages.http_framing import LARGEST_HEAD, StrictConnection
+from overtone.finetune.pages.request_validation import CONNECTION
 from overtone.finetune.terminal import print_diagnostic
 
 REPORT_SECONDS = 60.0

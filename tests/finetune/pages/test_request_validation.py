@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overtone.data_prep.pages import request_validation
-from overtone.data_prep.pages.client_addresses import parse_proxies
-from overtone.data_prep.pages.request_validation import (
+from overtone.finetune.pages import request_validation
+from overtone.finetune.pages.client_addresses import parse_proxies
+from overtone.finetune.pages.request_validation import (
     Caller,
     RequestError,
     Route,

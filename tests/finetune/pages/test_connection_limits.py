@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route as AppRoute
 
-from overtone.data_prep.pages import connection_limits
-from overtone.data_prep.pages.client_addresses import parse_proxies
-from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
-from overtone.data_prep.pages.request_validation import Route, add_request_guard
+from overtone.finetune.pages import connection_limits
+from overtone.finetune.pages.client_addresses import parse_proxies
+from overtone.finetune.pages.connection_limits import ConnectionLimits, OpenConnections
+from overtone.finetune.pages.request_validation import Route, add_request_guard
 from overtone.recipes.serving.access_control import AccessControl, AccessPolicy
 from tests.raw_http import PATIENCE, connect, read_status, read_to_end, request, serving
 

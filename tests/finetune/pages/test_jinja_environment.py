@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overtone.data_prep.pages.jinja_environment import format_duration, format_percent, format_position, make_environment
+from overtone.finetune.pages.jinja_environment import format_duration, format_percent, format_position, make_environment
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_percentages_and_times_are_formatted_for_readers() -> None:
 
 def test_templates_of_another_folder_can_use_the_shared_macros(tmp_path) -> None:
     (tmp_path / "page.html").write_text(
-        '{% from "report_templates.html" import head, how_it_was_made %}{{ head(name) }}{{ how_it_was_made(settings) }}'
+        '{% from "page_templates.html" import head, how_it_was_made %}{{ head(name) }}{{ how_it_was_made(settings) }}'
     )
     page = make_environment(tmp_path).get_template("page.html").render(name="<b>", settings=[("max_seconds", "<i>")])
     assert "<title>&lt;b&gt;</title>" in page and "<dt>max seconds</dt><dd>&lt;i&gt;</dd>" in page

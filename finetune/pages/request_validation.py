@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, find_client, find_scheme
+from overtone.finetune.pages.client_addresses import NO_PROXIES, TrustedProxies, find_client, find_scheme
 from overtone.finetune.storage import strict_json
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages.client_addresses import NO_PROXIES, TrustedProxies
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from overtone.data_prep.pages.connection_limits import OpenConnections
+    from overtone.finetune.pages.connection_limits import OpenConnections
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
@@ -138,7 +138,7 @@ def run_server(
     """Print the announcement and serve; blocks until SIGTERM or Ctrl-C. `make_server`: by default uvicorn's own."""
     import uvicorn
 
-    from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
+    from overtone.finetune.pages.connection_limits import ConnectionLimits, OpenConnections
 
     opened = OpenConnections(ConnectionLimits(), proxies)
     config = configure_server(app, host, port, opened)
@@ -155,7 +155,7 @@ def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections
     does."""
     import uvicorn
 
-    from overtone.data_prep.pages.connection_limits import LimitedHttpProtocol
+    from overtone.finetune.pages.connection_limits import LimitedHttpProtocol
 
     return uvicorn.Config(
         app,

@@ -1,4 +1,4 @@
-"""Shared parts of the HTML reports (dataset and evaluation): Jinja environment, style sheet, number and duration formats."""
+"""Shared parts of all pages: Jinja environment, style sheet, formats of numbers and durations."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from overtone.data_prep.pages.report_charts import format_number
-
 FOLDER = Path(__file__).parent
 
 
 def make_environment(*folders: Path) -> Environment:
-    """Return the Jinja environment for the templates in `folders`, which may import from each other, and `report_templates.html` from this
+    """Return the Jinja environment for the templates in `folders`, which may import from each other, and `page_templates.html` from this
     folder."""
     jinja = Environment(
         loader=FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -29,7 +27,14 @@ def make_environment(*folders: Path) -> Environment:
 
 def read_style() -> str:
     """Return the style sheet."""
-    return (FOLDER / "report_page.css").read_text(encoding="utf-8")
+    return (FOLDER / "page.css").read_text(encoding="utf-8")
+
+
+def format_number(value: float) -> str:
+    """Format a number with three significant digits, separated thousands and a typographic minus sign."""
+    rounded = float(f"{value:.3g}")
+    text = f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
+    return text.replace(",", "\u202f").replace("-", "−")
 
 
 def format_duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from overtone.data_prep.pages.http_framing import LARGEST_HEAD, MOST_HEADERS
+from overtone.finetune.pages.http_framing import LARGEST_HEAD, MOST_HEADERS
 from tests.raw_http import connect, read_status, read_to_end, serving
 
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

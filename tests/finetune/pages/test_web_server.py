@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from overtone.data_prep.pages import web_server
-from overtone.data_prep.pages.client_addresses import NO_PROXIES
-from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
 from overtone.finetune.errors import UserError
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.client_addresses import NO_PROXIES
+from overtone.finetune.pages.connection_limits import ConnectionLimits, OpenConnections
 from tests.house import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,7 +58,7 @@ def test_no_server_is_started_without_the_limits_of_connections() -> None:
     starts = re.compile(r"uvicorn\.(Config|run)\(|H11Protocol|\bhttp\.server\b|HTTPServer|\b(create|start)_server\(|\.launch\(.*port")
     sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = sorted(str(path.relative_to(ROOT)) for path in sources if starts.search(path.read_text(encoding="utf-8")))
-    assert found == ["data_prep/pages/connection_limits.py", "data_prep/pages/web_server.py"]
+    assert found == ["finetune/pages/connection_limits.py", "finetune/pages/web_server.py"]
 
 
 def test_uvicorn_reads_no_headers_of_proxies_and_opens_no_websockets() -> None:
@@ -70,7 +70,7 @@ def test_uvicorn_reads_no_headers_of_proxies_and_opens_no_websockets() -> None:
 OWNER = """
 import sys, tempfile
 from pathlib import Path
-from overtone.data_prep.pages import web_server as web
+from overtone.finetune.pages import web_server as web
 with web.open_private_folder("overtone-test-1"):
     tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
     print(tempfile.gettempdir(), flush=True)

@@ -1,0 +1,1 @@
+"""Templates, style sheet, web server and request checks that all pages share."""
