@@ -189,8 +189,9 @@ class RankBatch:
     batch: Batch
     counts: bool
     """False for a filler: a rank without a micro-batch runs a small batch with weight 0, since all ranks must join the collectives."""
-    mismatched: Batch | None = None
-    """Each sample's prompt with another row's answer, for a recipe with a `Divergence`."""
+    mismatched: tuple[Batch, ...] = ()
+    """Each sample's prompt with another row's answer, for a recipe with a `Divergence`, in batches of at most the loader's `largest`. Ranks
+    can have different numbers of them."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RankBatch:
         """The same with other tensors."""
@@ -198,7 +199,7 @@ class RankBatch:
         def convert(batch: Batch) -> Batch:
             return replace(batch, tensors={name: change(tensor) for name, tensor in batch.tensors.items()})
 
-        return replace(self, batch=convert(self.batch), mismatched=None if self.mismatched is None else convert(self.mismatched))
+        return replace(self, batch=convert(self.batch), mismatched=tuple(map(convert, self.mismatched)))
 
 
 class Loader:
@@ -217,10 +218,12 @@ class Loader:
         pinned: bool = False,
         fixed: int | None = None,
         processor: Any = None,
+        largest: int | None = None,
     ) -> None:
         """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded.
-        `processor`: `Loaded.processor`, for recipes that augment."""
-        self._rows, self._recipe, self._fixed, self._processor = rows, recipe, fixed, processor
+        `processor`: `Loaded.processor`, for recipes that augment. `largest`: positions of a batch of `RankBatch.mismatched`, padding
+        included; None: those of a micro-batch are one batch."""
+        self._rows, self._recipe, self._fixed, self._processor, self._largest = rows, recipe, fixed, processor, largest
         self._rank, self._size, self._pinned = rank, size, pinned
         self._other_prompts: dict[int, int] = {}
         """Row → the nearest one before it with another prompt, for rows after one with the same prompt."""
@@ -262,12 +265,20 @@ class Loader:
         batch = self._recipe.pack(samples)
         return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
 
-    def _mismatch(self, micro: MicroBatch) -> Batch | None:
-        """The prompts of a micro-batch with answers of other rows, if the recipe needs such a batch."""
+    def _mismatch(self, micro: MicroBatch) -> tuple[Batch, ...]:
+        """The prompts of a micro-batch with answers of other rows, if the recipe needs such batches."""
         reference = self._recipe.reference
         if reference is None or reference.divergence is None:
-            return None
-        return self._collate([self._find_mismatch(row, reference.divergence.mismatch) for row in micro.ids], micro.packed)
+            return ()
+        groups: list[list[Sample]] = [[]]
+        for row in micro.ids:
+            sample = self._find_mismatch(row, reference.divergence.mismatch)
+            lengths = [self._recipe.length(each) for each in (*groups[-1], sample)]
+            size = sum(lengths) if micro.packed else max(lengths) * len(lengths)
+            if self._largest is not None and size > self._largest and groups[-1]:
+                groups.append([])
+            groups[-1].append(sample)
+        return tuple(self._collate(group, micro.packed) for group in groups)
 
     @cached_property
     def _longest_row(self) -> int:

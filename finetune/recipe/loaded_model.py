@@ -77,7 +77,7 @@ class Divergence(Generic[OptionsT]):
     the step, and on neither micro-batches nor ranks. An evaluation has one estimate, over all its rows.
 
     A prompt with another row's answer has at most as many positions as the longest row of the data: the answer is cut there, because the
-    model may have no more positions. A micro-batch of them can have more than `train.micro_tokens`; it is computed without gradients.
+    model may have no more positions. Those of a micro-batch are divided into batches of at most `train.micro_tokens`.
     """
 
     needed: Callable[[OptionsT], bool]

@@ -129,13 +129,17 @@ def estimate_divergence(training: Training, rounds: Iterable[list[RankBatch]]) -
     if reference is None or reference.divergence is None:
         return None
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-    for turn in (turn for turns in rounds for turn in turns):
-        assert turn.mismatched is not None  # the loader has made it
-        batch = copy_to_device(turn.mismatched, device)
-        own = base_kl_loss.predict_in_eval_mode(reference.predict, training.model, batch)
-        base = base_kl_loss.predict_with_base(reference.predict, training.model, training.base, batch)
-        if turn.counts:
-            total, count = total + (own.double() - base.double()).sum(), count + len(turn.micro.ids)
+    for turns in rounds:
+        # Forwards are collective if the model is sharded: a rank with fewer batches repeats its last one without counting it.
+        most = map(max, zip(*gather_from_ranks(training.world, [len(turn.mismatched) for turn in turns]), strict=True))
+        for turn, forwards in zip(turns, most, strict=True):
+            count += len(turn.micro.ids) if turn.counts else 0
+            for number in range(forwards):
+                batch = copy_to_device(turn.mismatched[min(number, len(turn.mismatched) - 1)], device)
+                own = base_kl_loss.predict_in_eval_mode(reference.predict, training.model, batch)
+                base = base_kl_loss.predict_with_base(reference.predict, training.model, training.base, batch)
+                if turn.counts and number < len(turn.mismatched):
+                    total = total + (own.double() - base.double()).sum()
     whole, samples = sum_over_data_ranks(training.world, [float(total), float(count)])
     return whole / samples
 
@@ -244,7 +248,8 @@ def report_means(training: Training, means: dict[str, float], weights: dict[str,
 def make_loader(training: Training, rows: Rows | MixedRows) -> Loader:
     world = training.world
     pinned, processor = world.device.type == "cuda", training.loaded.processor
-    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned, training.fixed, processor)
+    largest = training.config.train.micro_tokens
+    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned, training.fixed, processor, largest)
 
 
 def copy_to_device(batch: Batch, device: torch.device) -> Batch:

@@ -35,7 +35,7 @@ ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options
 SHARDED: list[ChangedCase] = [
     *((2, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
-    (2, "kto", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
+    (2, "kto", {"parallel.strategy": "fsdp", "train.micro_tokens": "96"}),
     (2, "full", {"parallel.strategy": "fsdp", "train.activation_checkpointing": "full"}),
     *((4, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (4, "lora", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),

@@ -291,22 +291,25 @@ def join_texts(sample: Sample, other: Sample, positions: int) -> Sample | None:
 
 
 def list_mismatched(
-    texts: list[str], *micros: MicroBatch, mismatch: Callable[[Sample, Sample, int], Sample | None] = join_texts
+    texts: list[str],
+    *micros: MicroBatch,
+    mismatch: Callable[[Sample, Sample, int], Sample | None] = join_texts,
+    largest: int | None = None,
 ) -> list[list[str]]:
+    """The texts of each batch."""
     divergence = Divergence(needed=lambda _: True, mismatch=mismatch)
     reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence)
 
     def collate(samples: list[Sample]) -> Batch:
         return Batch({str(place): sample["ids"] for place, sample in enumerate(samples)}, {})
 
-    recipe = replace(tiny.RECIPE, reference=reference, collate=collate)
-    loader = Loader(rows_in_memory(texts), recipe, 0, 1)
+    recipe = replace(tiny.RECIPE, reference=reference, collate=collate, pack=collate)
+    loader = Loader(rows_in_memory(texts), recipe, 0, 1, largest=largest)
     try:
         turns = loader.turns(micros)
     finally:
         loader.close()
-    assert all(turn.mismatched is not None for turn in turns)
-    return [[bytes(ids.tolist()).decode() for ids in turn.mismatched.tensors.values()] for turn in turns if turn.mismatched is not None]
+    return [[bytes(ids.tolist()).decode() for ids in batch.tensors.values()] for turn in turns for batch in turn.mismatched]
 
 
 def test_a_row_gets_the_answer_of_the_nearest_row_before_it_with_another_prompt() -> None:
@@ -321,6 +324,18 @@ def test_a_prompt_with_another_answer_is_no_longer_than_the_longest_row() -> Non
 
     found = list_mismatched(["aaaaaa", "bbb", "cccc"], MicroBatch((1,), 3, 0), MicroBatch((2,), 4, 0), mismatch=join_whole_texts)
     assert found == [["bbbaaa"], ["ccccbb"]], "also of a micro-batch without the longest row"
+
+
+@pytest.mark.parametrize(("packed", "expected"), [(True, [3, 3]), (False, [1, 5])])
+def test_batches_of_prompts_with_other_answers_have_at_most_so_many_positions(packed: bool, expected: list[int]) -> None:
+    """The first row of the micro-batch gets ten letters of the long one before it; padding counts."""
+    texts = ["a" * 20, *(letter * 2 + letter.upper() * 2 for letter in "bcdefg")]
+    micro = MicroBatch((1, 2, 3, 4, 5, 6), 24, 0, packed)
+    whole = [["bb" + "a" * 10, "ccBB", "ddCC", "eeDD", "ffEE", "ggFF"]]
+    found = list_mismatched(texts, micro, largest=20)
+    assert [len(batch) for batch in found] == expected and [[*itertools.chain(*found)]] == whole
+    assert list_mismatched(texts, micro, largest=72) == list_mismatched(texts, micro) == whole
+    assert list_mismatched(texts, micro, largest=1) == [[text] for text in whole[0]], "a longer one is alone"
 
 
 def test_rows_of_one_prompt_are_walked_once() -> None:

@@ -278,7 +278,7 @@ def test_gradients_of_an_update_that_is_not_applied_are_dropped(tmp_path: Path, 
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
-def test_the_divergence_is_a_mean_over_all_samples_of_a_step(tmp_path: Path, world: World) -> None:
+def test_the_divergence_is_a_mean_over_all_samples_of_a_step(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path))
     scale = torch.nn.Parameter(torch.tensor(3.0))
     model, base = (torch.nn.ParameterList([each]) for each in (scale, torch.ones(())))
@@ -286,14 +286,20 @@ def test_the_divergence_is_a_mean_over_all_samples_of_a_step(tmp_path: Path, wor
     reference = Reference(predict=lambda model, batch: model[0] * batch.tensors["scores"], needed=lambda _: True, divergence=divergence)
     recipe = replace(training.recipe, reference=reference)
     training = replace(training, recipe=recipe, model=model, base=base)
-    batches = [Batch({"scores": torch.tensor(values)}, {}) for values in ([1.0, 2.0], [4.0], [100.0])]
+    batches = [[Batch({"scores": torch.tensor(values)}, {}) for values in each] for each in ([[1.0], [2.0]], [[4.0]], [[100.0]])]
     micros = [batching.MicroBatch(ids, 0, 0) for ids in ((0, 1), (2,), (3,))]
     turns = [
-        batching.RankBatch(micro, Batch({}, {}), counts, batch)
-        for micro, batch, counts in zip(micros, batches, (True, True, False), strict=True)
+        batching.RankBatch(micro, Batch({}, {}), counts, tuple(mismatched))
+        for micro, mismatched, counts in zip(micros, batches, (True, True, False), strict=True)
     ]
     found = estimate_divergence(training, [turns[:1], turns[1:]])
     assert found == pytest.approx((3 - 1) * (1 + 2 + 4) / 3)
     assert [float(turn.batch.tensors[DIVERGENCE]) for turn in add_divergence(training, turns, found)] == [found] * 3
     assert estimate_divergence(replace(training, recipe=replace(recipe, reference=replace(reference, divergence=None))), [turns]) is None
     assert scale.grad is None and model.training
+    # Another rank has three batches in the first turn, and this one forwards its last one again, uncounted.
+    monkeypatch.setattr("overtone.finetune.training.step.gather_from_ranks", lambda _, own: [own, [3] * len(own)])
+    forwards: list[Batch] = []
+    counted = replace(reference, predict=lambda model, batch: (forwards.append(batch), reference.predict(model, batch))[1])
+    training = replace(training, recipe=replace(recipe, reference=counted))
+    assert estimate_divergence(training, [turns[:1]]) == pytest.approx((3 - 1) * (1 + 2) / 2) and len(forwards) == 2 * 3
