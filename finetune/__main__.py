@@ -33,6 +33,7 @@ GROUPS = {
         "cp": "copy a recipe, its config or a launch file, to change it",
         "where": "print the paths of the installed recipes and launch files",
         "schema": "print the JSON schema of the config, for editors",
+        "doctor": "describe this machine and installation, to paste into an issue",
     },
 }
 """Heading → verb → what it does, in the order of the work."""
@@ -65,6 +66,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("estimate", "memory", "dry-run", "info"), "plan"),
     **dict.fromkeys(("tune", "sweep", "search"), "ray-tune"),
     **dict.fromkeys(("list", "runs", "status"), "ls"),
+    **dict.fromkeys(("env", "collect-env", "diagnose", "version-info"), "doctor"),
     **dict.fromkeys(("copy", "init", "new"), "cp"),
     **dict.fromkeys(("verify", "validate"), "check for checkpoints, verify-audio for synthetic speech"),
     **dict.fromkeys(("prepare", "prep", "preprocess"), "`overtone voice`, `overtone text` or `overtone images`"),
