@@ -391,7 +391,7 @@ class Config(Section, Generic[OptionsT]):
 
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
-    return resolve_sources(recipe, options, read_sources(files, overrides))
+    return resolve_sources(recipe, options, list_sources(map(read_config_file, files), overrides))
 
 
 def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSource]) -> Config[OptionsT]:
@@ -404,16 +404,16 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
     return cast("Config[OptionsT]", config)
 
 
-def read_sources(
-    files: Iterable[Path], overrides: Iterable[tuple[str, str]], settings: Mapping[str, object] = MappingProxyType({})
+def list_sources(
+    files: Iterable[ConfigSource], overrides: Iterable[tuple[str, str]], settings: Mapping[str, object] = MappingProxyType({})
 ) -> list[ConfigSource]:
     """Return all config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises
     `UserError`.
 
     `settings`: of a program, as for `parse_settings`."""
     sources: list[ConfigSource] = []
-    for path in files:
-        sources += split_section(read_config_file(path), OVERLAY)
+    for file in files:
+        sources += split_section(file, OVERLAY)
     sources += [parse_overrides([override]) for override in overrides]
     sources += parse_settings(settings)
     for source in sources:

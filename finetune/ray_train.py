@@ -33,7 +33,7 @@ from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterO
 from overtone.finetune.recipe import recipe_arguments
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
-from overtone.finetune.train import check_config, load_checked_recipe, print_help, report_overlay
+from overtone.finetune.train import check_inputs, load_checked_recipe, print_help, read_arguments, report_overlay, resolve_config
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -61,8 +61,10 @@ def main(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     engine, arguments = split_arguments(arguments)
-    config = check_config(arguments)
-    report_overlay(arguments)
+    given = read_arguments(arguments)
+    config = resolve_config(given)
+    check_inputs(config)
+    report_overlay(given)
     load_checked_recipe(config)
     run_dir = engine.where.storage.absolute() / config.run.dir
     with cluster_connection.connect(engine.where.address):

@@ -17,12 +17,12 @@ if __package__ in (None, ""):  # started as a file: the first entry of the path 
 
 import importlib.util
 import os
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from overtone.finetune import launcher
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing.retention import BestBy
-from overtone.finetune.config import Config, describe_overlay, help_text, read_sources, resolve_sources
+from overtone.finetune.config import Config, describe_overlay, help_text, list_sources, resolve_sources
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_sources import Arguments, ConfigSource, format_settings, parse_arguments, read_config_file
 from overtone.finetune.data.raw_data_files import explain_raw_data
@@ -72,9 +72,11 @@ def prepare_training(arguments: Arguments, only_trains: bool) -> tuple[Config, R
     `only_trains`: the process does nothing else, so that its allocator may be set up for training (`cuda_allocator`).
     """
     launcher.check_engine(os.environ)
-    config, is_main = check_config(arguments), os.environ.get("RANK", "0") == "0"
+    given, is_main = read_arguments(arguments), os.environ.get("RANK", "0") == "0"
+    config = resolve_config(given)
+    check_inputs(config)
     if is_main:
-        report_overlay(arguments)
+        report_overlay(given)
     setting = cuda_allocator.use_expandable_segments(os.environ) if only_trains else None  # before torch is imported, as recipes may do
     if is_main:
         for line in filter(None, (setting, f"loading torch and the recipe {config.recipe} …")):
@@ -92,44 +94,50 @@ def print_help(about: str | None, arguments: Arguments) -> None:
 
 def check_config(arguments: Arguments) -> Config:
     """Return the resolved config, with inputs that exist. Raises `UserError`. Imports no torch, unless a recipe without options.py does."""
-    config = resolve_config(arguments)
+    config = resolve_config(read_arguments(arguments))
     check_inputs(config)
     return config
 
 
-def resolve_config(arguments: Arguments) -> Config:
+def resolve_config(given: GivenConfig) -> Config:
     """Return the config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
-    arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
+    return resolve_sources(given.recipe, load_options(find_recipe(given.recipe)), given.sources)
+
+
+class GivenConfig(NamedTuple):
+    """The sources of a config, each of which was read once."""
+
+    recipe: str
+    sources: list[ConfigSource]
+    """The lowest precedence first: the recipe's config.yaml, the --config files, the command line."""
+
+
+def read_arguments(arguments: Arguments) -> GivenConfig:
+    """Read all sources of the config. Without --recipe, the recipe is the built-in one that the last of the config files names, as the
+    output of `plan` does, and it is set in `arguments`. The path of another recipe counts only on the command line: it leads to code, and a
+    config may come from anywhere. Raises `UserError` for a source that cannot be read, and if there is no recipe."""
+    files = [read_config_file(path) for path in arguments.files]
+    if arguments.recipe is None:
+        named = (file.values.get("recipe") for file in reversed(files))
+        arguments.recipe = next((name for name in named if isinstance(name, str) and name in built_in_recipes()), None)
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
-    return resolve_sources(arguments.recipe, load_options(find_recipe(arguments.recipe)), list_sources(arguments))
-
-
-def find_named_recipe(files: list[Path]) -> str | None:
-    """Return the built-in recipe that the last of the config files names, as the output of `plan` does. The path of another recipe counts
-    only on the command line: it leads to code, and a config may come from anywhere."""
-    named = [read_config_file(path).values.get("recipe") for path in files]
-    return next((name for name in reversed(named) if name in built_in_recipes()), None)
-
-
-def list_sources(arguments: Arguments) -> list[ConfigSource]:
-    """Return all sources of the config, the recipe's config.yaml first. Raises `UserError` for one that cannot be read."""
-    assert arguments.recipe is not None  # checked by `resolve_config`
-    return read_sources([find_recipe(arguments.recipe) / "config.yaml", *arguments.files], arguments.overrides, arguments.settings)
+    own = read_config_file(find_recipe(arguments.recipe) / "config.yaml")
+    return GivenConfig(arguments.recipe, list_sources([own, *files], arguments.overrides, arguments.settings))
 
 
 def list_words(arguments: Arguments) -> list[str]:
     """Return arguments as words of a command line."""
-    assert arguments.recipe is not None  # checked by `resolve_config`
+    assert arguments.recipe is not None  # set by `read_arguments`
     files = [word for path in arguments.files for word in ("--config", str(path))]
     given = [*arguments.overrides, *format_settings(arguments.settings)]
     flags = [[f"--{key}={value}"] if value.startswith("--") else [f"--{key}", value] for key, value in given]
     return ["--recipe", arguments.recipe, *files, *(word for words in flags for word in words)]
 
 
-def report_overlay(arguments: Arguments) -> None:
+def report_overlay(given: GivenConfig) -> None:
     """Print the keys that the `lora:` section of a config file sets."""
-    for line in describe_overlay(list_sources(arguments)):
+    for line in describe_overlay(given.sources):
         print_line(line)
 
 

@@ -66,11 +66,11 @@ def plan(
     from overtone.finetune.config_sources import Arguments
     from overtone.finetune.hardware.gpu_specs import make_cluster
     from overtone.finetune.recipe import find_recipe, load_recipe
-    from overtone.finetune.train import list_words, resolve_config
+    from overtone.finetune.train import list_words, read_arguments, resolve_config
 
     cluster = make_cluster(gpu, gpus, nodes)
     arguments = Arguments(recipe, list_files(config), settings=settings)
-    resolved = resolve_config(arguments)
+    resolved = resolve_config(read_arguments(arguments))
     found, words = estimate(resolved, load_recipe(find_recipe(resolved.recipe)), cluster), list_words(arguments)
     best = None if found.prospect is None else found.prospect.best
     steps = resolved.train.steps or (None if found.sizes is None else found.sizes.total)

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
-from overtone.finetune.config_sources import Arguments, Dumper, parse_arguments
+from overtone.finetune.config_sources import Arguments, ConfigSource, Dumper, parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
 from overtone.finetune.launcher import take_launch
@@ -33,12 +33,12 @@ from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import announce_torch, print_coloured, print_content, print_line
 from overtone.finetune.train import (
-    check_config,
     check_given_inputs,
-    list_sources,
+    check_inputs,
     list_words,
     load_checked_recipe,
     print_help,
+    read_arguments,
     resolve_config,
 )
 from overtone.finetune.training import generation_during_training
@@ -68,18 +68,21 @@ def main(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
-        config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
+        given = read_arguments(arguments)
+        config = resolve_config(given)
         if SHOW_BATCH in argv:
+            check_inputs(config)  # the config alone needs no data
             announce_torch(f"the recipe {config.recipe}")
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config.sample) else None
         lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
-        print_content(format_config(config.model_dump(mode="json"), find_origins(arguments)))
+        print_content(format_config(config.model_dump(mode="json"), find_origins(given.sources)))
         for line in lines:
             print_coloured(line)
         return 0
     requested = take_plan_options(arguments)
-    config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
-    print_content(format_config(config.model_dump(mode="json"), find_origins(arguments)))
+    given = read_arguments(arguments)
+    config = resolve_config(given)  # does not check that the data exists: `startup_errors` reports that with the other problems
+    print_content(format_config(config.model_dump(mode="json"), find_origins(given.sources)))
     announce_torch(f"the recipe {config.recipe}")
     return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
@@ -179,10 +182,9 @@ def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
             yield str(problem)
 
 
-def find_origins(arguments: Arguments) -> dict[str, str]:
+def find_origins(sources: list[ConfigSource]) -> dict[str, str]:
     """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
-    sources = choose_sources(list_sources(arguments))
-    return {key: place for source in sources for key, place in source.origins.items()}
+    return {key: place for source in choose_sources(sources) for key, place in source.origins.items()}
 
 
 def format_config(config: Mapping[str, JsonValue], places: dict[str, str]) -> str:

@@ -36,7 +36,7 @@ from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterO
 from overtone.finetune.recipe import recipe_arguments
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_diagnostic, print_line
-from overtone.finetune.train import load_checked_recipe, print_help, report_overlay
+from overtone.finetune.train import load_checked_recipe, print_help, read_arguments, report_overlay
 from overtone.finetune.tuning import report, search_space, study_plan, study_record
 from overtone.finetune.tuning.study_plan import StudyOptions, StudyPlan
 from overtone.finetune.tuning.study_record import TrialRecord
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         return 0
     study, where, training = split_arguments(arguments)
     plan = study_plan.make_plan(study, training)
-    report_overlay(training)
+    report_overlay(read_arguments(training))
     load_checked_recipe(next(iter(plan.configs.values())))
     lock = files.lock_folder(plan.folder)
     try:

@@ -17,7 +17,7 @@ from overtone.finetune.config_sources import Arguments, ConfigSource
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import find_recipe, load_options
 from overtone.finetune.terminal import print_line
-from overtone.finetune.train import check_inputs, find_named_recipe, list_sources, list_words
+from overtone.finetune.train import check_inputs, list_words, read_arguments
 from overtone.finetune.tuning import search_space, study_record
 from overtone.finetune.tuning.search_space import Draw, Space
 from overtone.finetune.tuning.study_record import EarlyStopping, StudyDefinition, StudyRecord, TrialRecord
@@ -134,14 +134,11 @@ def interval_of(every: int | str) -> int:
 
 def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
     """Return the space with the sources of the command line. Raises `UserError` for wrong keys and values in both."""
-    arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
-    if arguments.recipe is None:
-        raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
-    options = load_options(find_recipe(arguments.recipe))
-    sources = list_sources(arguments)
+    recipe, sources = read_arguments(arguments)
+    options = load_options(find_recipe(recipe))
     space = search_space.read_space(path, options)
-    search_space.check_values(space, arguments.recipe, options, sources)
-    return CheckedSpace(space, arguments.recipe, options, sources)
+    search_space.check_values(space, recipe, options, sources)
+    return CheckedSpace(space, recipe, options, sources)
 
 
 def make_draws(options: StudyOptions, space: Space) -> list[Draw]:

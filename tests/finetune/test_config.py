@@ -26,12 +26,12 @@ from overtone.finetune.config import (
     describe_overlay,
     dump,
     help_text,
+    list_sources,
     on_disk,
-    read_sources,
     resolve,
 )
 from overtone.finetune.config_key_descriptions import fields
-from overtone.finetune.config_sources import UNWRITABLE, parse_arguments
+from overtone.finetune.config_sources import UNWRITABLE, parse_arguments, read_config_file
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import find_recipe, load_options
 from tests.finetune.hostile import YAML_PIECES, broken, value_replaced
@@ -185,7 +185,7 @@ def test_the_values_of_a_lora_section_are_described(tmp_path: Path) -> None:
     recipe = written(tmp_path, OVERLAY)
 
     def described(*overrides: tuple[str, str]) -> list[str]:
-        return describe_overlay(read_sources([recipe], overrides))
+        return describe_overlay(list_sources([read_config_file(recipe)], overrides))
 
     assert described() == []
     assert described(("model.lora", "true"), ("checkpoint.every", "7")) == [f"train.lr: 0.0001 (because model.lora is set: {recipe}:6)"]

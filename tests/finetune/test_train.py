@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 from overtone.finetune import train
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.cli import export, generate
+from overtone.finetune.config import describe_overlay
+from overtone.finetune.config_sources import Arguments
 from overtone.finetune.distributed.process_group import leave
 from overtone.finetune.monitoring.run_records import read_log
 from tests.byte_model.recipe import write_base
@@ -37,6 +40,19 @@ def inputs(folder: Path, *more: str) -> list[str]:
 
 
 # --- before anything is touched
+
+
+def test_each_config_file_is_read_once() -> None:
+    """A pipe of the shell, `--config <(…)`, is empty when it is read again."""
+    reader, writer = os.pipe()
+    os.write(writer, b"recipe: llm_sft\ntrain: {lr: 7e-6}\nlora: {train: {lr: 8e-5}}\n")
+    os.close(writer)
+    try:
+        given = train.read_arguments(Arguments(files=[Path(f"/dev/fd/{reader}")], overrides=[("model.lora", "true")]))
+    finally:
+        os.close(reader)
+    assert given.recipe == "llm_sft" and train.resolve_config(given).train.lr == 8e-5
+    assert [line.partition(" (")[0] for line in describe_overlay(given.sources)] == ["train.lr: 8e-05"]
 
 
 def test_a_missing_recipe_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1500,8 +1500,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/cli/plan.py",
-        "check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)",
-        "check_config(arguments)",
+        "if SHOW_BATCH in argv:\n            check_inputs(config)",
+        "check_inputs(config)\n        if SHOW_BATCH in argv:\n            pass",
         "tests/finetune/cli/test_plan.py::test_settings_need_no_data",
         "plan --settings needs data that it does not read",
     ),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.config import read_sources
+from overtone.finetune.config import list_sources
+from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.errors import UserError
 from overtone.finetune.tuning import search_space
 from overtone.finetune.tuning.search_space import Dimension, Draw, check_values, draw_trials, make_source, read_space
@@ -34,7 +35,7 @@ def space_of(tmp_path: Path, text: str) -> tuple[Dimension, ...]:
 
 
 def checked(tmp_path: Path, text: str, *overrides: tuple[str, str]) -> None:
-    check_values(space_of(tmp_path, text), NAME, Options, read_sources([tiny.FOLDER / "config.yaml"], overrides))
+    check_values(space_of(tmp_path, text), NAME, Options, list_sources([read_config_file(tiny.FOLDER / "config.yaml")], overrides))
 
 
 def test_sections_and_dotted_keys_are_the_same(tmp_path: Path) -> None:
