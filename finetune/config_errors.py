@@ -95,14 +95,10 @@ def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for name in path:
         if name.isdecimal():  # of a list of sections, whose section is already known
             continue
-        info = model.model_fields.get(name)
-        section = section_of(info.annotation) or _listed_section(info.annotation) if info else None
+        kind = model.model_fields[name].annotation if name in model.model_fields else None
+        # Each element of a list of sections has the keys of the section.
+        section = section_of(get_args(kind)[0] if get_origin(kind) is tuple else kind)
         if section is None:
             return []
         model = section
     return list(model.model_fields)
-
-
-def _listed_section(annotation: object) -> type[BaseModel] | None:
-    """The section whose keys each element of a list has."""
-    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None

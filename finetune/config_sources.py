@@ -62,17 +62,11 @@ def parse_arguments(argv: list[str]) -> Arguments:
         if not token.startswith("--"):
             raise UserError(f"unexpected argument {token!r}; values follow a flag, as in --train.lr 1e-5")
         key, equals, value = token[2:].partition("=")
-        if not equals:
-            value = _next_value(key, tokens)
-        _file_argument(parsed, key, value)
+        given = value if equals else next(tokens, None)
+        if given is None or (not equals and re.match(r"--[a-z]", given)):
+            raise UserError(f"--{key} needs a value, as in --{key} VALUE")
+        _file_argument(parsed, key, given)
     return parsed
-
-
-def _next_value(key: str, tokens: Iterator[str]) -> str:
-    value = next(tokens, None)
-    if value is None or re.match(r"--[a-z]", value):
-        raise UserError(f"--{key} needs a value, as in --{key} VALUE")
-    return value
 
 
 def _file_argument(parsed: Arguments, key: str, value: str) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from overtone.data_prep.audio.channel_selection import AUTO
-from overtone.data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound, open_stream
+from overtone.data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, format_error, holds_sound, open_stream
 from overtone.data_prep.audio.waveform import (
     MASTER_RATE,
     RECORDING,
@@ -306,17 +306,13 @@ def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Repo
         done += len(pieces[0])
         try:
             for descriptor, piece in zip(descriptors, pieces, strict=True):
-                _write_piece(descriptor, piece)
+                left = memoryview(piece.tobytes())
+                while left:
+                    left = left[os.write(descriptor, left) :]
         except OSError as error:
             return {"errno": error.errno or errno.EIO}
         alive(done / RATES[0])
     return {"result": None}
-
-
-def _write_piece(descriptor: int, piece: Samples) -> None:
-    left = memoryview(piece.tobytes())
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def map_stored(folder: Path, track: Track) -> tuple[Audio, Audio]:

@@ -122,7 +122,12 @@ def _read_part(part: JsonValue, place: str) -> str:
 
 def _read_marks(message: Message, place: str) -> None:
     """Replace the marks that say whether the message is learned by `"weight": 0` for an answer that is not."""
-    marks = {key: _read_mark(message.pop(key), key, place) != (key in UNLEARNED) for key in (*LEARNED, *UNLEARNED) if key in message}
+    marks: dict[str, bool] = {}
+    for key in (each for each in (*LEARNED, *UNLEARNED) if each in message):
+        value = message.pop(key)
+        if not isinstance(value, bool | int | float) or value not in (0, 1) or (key == "weight" and isinstance(value, bool)):
+            raise MessageError(f"{place}.{key}", f"must be 0 (not learned) or 1, found {value!r:.60}")
+        marks[key] = bool(value) != (key in UNLEARNED)
     if found := next((key for key in UNCLEAR if key in message), None):
         raise MessageError(f"{place}.{found}", f"is not supported: {UNCLEAR[found]}")
     if len({*marks.values()}) > 1:
@@ -131,12 +136,6 @@ def _read_marks(message: Message, place: str) -> None:
         message |= {"weight": 0} if False in marks.values() else {}
     elif any(learned for key, learned in marks.items() if key not in ("weight", *UNLEARNED)):  # OpenAI gives only answers a weight
         raise MessageError(place, f"is a message of the {message['role']} that is marked as learned; only answers of the assistant are")
-
-
-def _read_mark(value: JsonValue, key: str, place: str) -> bool:
-    if not isinstance(value, bool | int | float) or value not in (0, 1) or (key == "weight" and isinstance(value, bool)):
-        raise MessageError(f"{place}.{key}", f"must be 0 (not learned) or 1, found {value!r:.60}")
-    return bool(value)
 
 
 def _read_calls(message: Message, place: str) -> None:

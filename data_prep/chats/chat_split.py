@@ -34,11 +34,6 @@ def count_least_validation(rows: int) -> int:
     return min(LEAST_VALIDATION, max(2, rows // 10)) if rows > FEW_ROWS else 0
 
 
-def make_share_filter(share: float) -> ValidationFilter:
-    """Return a filter for a share of all conversations."""
-    return lambda found: found < share
-
-
 def make_count_filter(shares: Iterable[float], rows: int) -> ValidationFilter:
     """Return a filter for at most `rows` rows, in ascending position, skipping groups with the same first question that no longer fit."""
     chosen: set[float] = set()

@@ -215,14 +215,14 @@ def _parse_chat(path: Path, text: str) -> list[ChatMessage]:
         elif begun:
             begun[-1][2].append(line)
     order = _choose_date_order([stamp for _, stamp, _ in begun])
-    return [_make_message(number, _read_time(f"{path}:{number}", stamp, order), "\n".join(lines)) for number, stamp, lines in begun]
-
-
-def _read_time(place: str, stamp: Stamp, order: tuple[int, int, int]) -> datetime:
-    try:
-        return _make_time(stamp, order)
-    except ValueError as error:
-        raise UserError(f"{place}: an impossible time ({error}); correct or remove the line") from None
+    messages: list[ChatMessage] = []
+    for number, stamp, lines in begun:
+        try:
+            time = _make_time(stamp, order)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: an impossible time ({error}); correct or remove the line") from None
+        messages.append(_make_message(number, time, "\n".join(lines)))
+    return messages
 
 
 def _make_message(line: int, time: datetime, text: str) -> ChatMessage:

@@ -124,15 +124,13 @@ def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:
 
 def _resolve_clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
     """Return the paths of the clip and, if the row has one, the reference clip; None for a path outside `root`."""
-    names = [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []
-    return [_resolve_inside(root or line.manifest.parent, name) for name in names]
-
-
-def _resolve_inside(root: Path, name: str) -> Path | None:
-    try:
-        return find_file(root, name)
-    except UserError:
-        return None
+    found: list[Path | None] = []
+    for name in [line.row.audio, *filter(None, [line.row.ref_audio])] if line.row else []:
+        try:
+            found.append(find_file(root or line.manifest.parent, name))
+        except UserError:
+            found.append(None)
+    return found
 
 
 def _check_path(place: str, root: Path, name: str) -> Iterator[Problem]:

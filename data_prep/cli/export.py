@@ -120,15 +120,11 @@ def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argpar
         raise UserError(
             f"{options.dataset}: no clip of speaker {options.speaker!r}; speakers in the dataset: {', '.join(names) or 'none named'}"
         )
-    _require_unique_names(items)
-    return items
-
-
-def _require_unique_names(items: list[ExportItem]) -> None:
     first: dict[str, ExportItem] = {}
     for item in items:
         if (other := first.setdefault(item.name, item)) is not item:
             raise UserError(f"{item.place}: its file name {item.name!r} is also that of {other.place}; give each row a unique id")
+    return items
 
 
 def write_export(items: list[ExportItem], layout: str, to: Path, summary: CodesSummary) -> ExportResult:

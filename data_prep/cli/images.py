@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from overtone.data_prep.images import image_dataset_writer, image_report
@@ -66,7 +65,11 @@ def main(argv: list[str]) -> int:
         image_dataset_writer.remove_leftovers(options.out)
         settings = {"source": Path(options.source).name, "val_share": options.val_share, "configs": options.config, "splits": options.split}
         files.write_json(options.out / SUMMARY, {"made_by": MADE_BY})  # so that a killed run can be repeated
-        examined = list(_report_progress(examine_images(find_images(options.source, options.config, options.split), options.out)))
+        examined: list[ExaminedImage] = []
+        for image in examine_images(find_images(options.source, options.config, options.split), options.out):
+            examined.append(image)
+            if len(examined) % REPORTED == 0:
+                print_line(f"{len(examined):,} images examined")
         dataset = select_images(examined, options.val_share)
         summary = image_dataset_writer.make_summary(dataset, settings)
         files.write_text(options.out / REPORT, image_report.render_report(dataset, summary, options.out))
@@ -96,13 +99,6 @@ def _is_own_output(out: Path) -> bool:
         return bool(strict_json.loads_object(input_files.read_bytes(out / SUMMARY))["made_by"] == MADE_BY)
     except (OSError, KeyError, UserError):
         return False
-
-
-def _report_progress(examined: Iterator[ExaminedImage]) -> Iterator[ExaminedImage]:
-    for number, image in enumerate(examined, start=1):
-        if number % REPORTED == 0:
-            print_line(f"{number:,} images examined")
-        yield image
 
 
 def format_summary(summary: ImageSummary, out: Path) -> str:

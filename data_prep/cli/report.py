@@ -48,7 +48,13 @@ def write_report(folder: Path, out: Path | None = None, tokenizer: str | None = 
     """Write the report about a dataset to `out`, by default into the dataset; returns its path. Raises `UserError` for any other folder."""
     out = out or folder / PAGE
     _check_out(out)
-    page = _render_chats(folder, tokenizer) if _is_chats(folder) else _render_voice(folder, tokenizer)
+    if (folder / SUMMARY).is_file() and strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY_IMAGES:
+        raise UserError(f"{folder} is a dataset of images, whose report overtone images has written: {folder / PAGE}")
+    if chat_report.is_chat_dataset(folder):
+        figures = chat_report.read_figures(folder, None if tokenizer is None else _load_token_counter(tokenizer))
+        page = chat_report.render_page(folder, figures, None if tokenizer is None else Path(tokenizer).name)
+    else:
+        page = _render_voice(folder, tokenizer)
     files.write_text(out, page)
     print_line(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
     return out
@@ -67,12 +73,6 @@ def _check_out(out: Path) -> None:
         raise UserError(f"{out} exists and is not a report, so it would be lost; give another --out FILE.html, or remove it")
 
 
-def _is_chats(folder: Path) -> bool:
-    if (folder / SUMMARY).is_file() and strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY_IMAGES:
-        raise UserError(f"{folder} is a dataset of images, whose report overtone images has written: {folder / PAGE}")
-    return chat_report.is_chat_dataset(folder)
-
-
 def _render_voice(folder: Path, tokenizer: str | None) -> str:
     if tokenizer is not None:
         raise UserError(f"--tokenizer {tokenizer}: {folder} is a dataset of a voice; remove --tokenizer")
@@ -83,12 +83,6 @@ def _render_voice(folder: Path, tokenizer: str | None) -> str:
     if abs(drift) > report_page.TOLERANCE:
         print_diagnostic(f"warning: the manifests of {folder} and its summary differ by {drift:.2f} s; run overtone voice again")
     return report_page.render_page(dataset)
-
-
-def _render_chats(folder: Path, tokenizer: str | None) -> str:
-    count_tokens = None if tokenizer is None else _load_token_counter(tokenizer)
-    figures = chat_report.read_figures(folder, count_tokens)
-    return chat_report.render_page(folder, figures, None if tokenizer is None else Path(tokenizer).name)
 
 
 def _load_token_counter(model: str) -> CountTokens:

@@ -291,7 +291,7 @@ def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> Valida
     """Return a filter that selects the conversations for validation. `val_rows` needs an extra pass over the sources to know the split
     position of every row."""
     if wanted.val_rows is None:
-        return chat_split.make_share_filter(wanted.val_share)
+        return lambda position: position < wanted.val_share
     tally = RowCounts()  # counts of this extra pass, discarded
     kept = (row for source in sources for _, row in _check_rows(source, wanted, tally) if row)
     return chat_split.make_count_filter(map(chat_split.compute_split_position, kept), wanted.val_rows)

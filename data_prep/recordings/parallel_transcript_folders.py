@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from overtone.data_prep.recordings.recording_names import RecordingMatch, RecordingNames
+from overtone.data_prep.recordings.recording_names import NameRank, RecordingNames
 from overtone.finetune.errors import UserError, format_count
 
 TREES = ("txt", "text", "transcripts")
@@ -30,9 +30,13 @@ def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
     names = RecordingNames(folder, [folder / name for name in by_name])
     found: dict[Path, Path] = {}
     for place in places:
-        texts = sorted(place.glob("*.txt")) if place != folder and place.is_dir() else []
-        ranked = sorted((match.rank, text, match.recording.name) for text in texts for match in _require_one(text, names.find(text.stem)))
-        for _, text, name in ranked:
+        ranked: list[tuple[NameRank, Path, str]] = []
+        for text in sorted(place.glob("*.txt")) if place != folder and place.is_dir() else []:
+            matches = [(match.rank, text, match.recording.name) for match in names.find(text.stem)]
+            if len(matches) > 1:
+                raise UserError(f"{text}: names both {matches[0][2]} and {matches[1][2]}; name it exactly as one of them")
+            ranked += matches
+        for _, text, name in sorted(ranked):
             for path in by_name[name]:
                 found.setdefault(path, text)
     return found
@@ -43,12 +47,6 @@ def _list_namesakes(place: Path, name: str) -> list[Path]:
     if (place / name).is_dir() or not place.is_dir():
         return [place / name]
     return [one for one in sorted(place.iterdir()) if unicodedata.normalize("NFC", one.name) == unicodedata.normalize("NFC", name)]
-
-
-def _require_one(text: Path, matches: list[RecordingMatch]) -> list[RecordingMatch]:
-    if len(matches) > 1:
-        raise UserError(f"{text}: names both {matches[0].recording.name} and {matches[1].recording.name}; name it exactly as one of them")
-    return matches
 
 
 def find_tree_speaker(recording: Path, text: Path) -> str | None:

@@ -87,15 +87,12 @@ def discard_later(run_dir: Path, step: int) -> list[int]:
 def add_measurements(states: Mapping[str, dict[str, Any]], run_dir: Path, settings: str | None) -> dict[str, dict[str, Any]]:
     """Return the states (checkpoint name → `state.json`) with the metrics of samples among those of the evaluation, as `sample/NAME`, and
     with `sample_due` only where they are still missing."""
-    measured = {} if settings is None else read_measurements(run_dir, settings)
-    return {name: _add_measurement(state, measured.get(state["step"])) for name, state in states.items()}
-
-
-def _add_measurement(state: dict[str, Any], found: SampleMeasurement | None) -> dict[str, Any]:
-    if found is None:
-        return state
-    metrics = {f"{SAMPLED}{name}": value for name, value in found.metrics.items()}
-    return {**state, "evaluation": {**state["evaluation"], **metrics}, "sample_due": False}
+    measured, complete = {} if settings is None else read_measurements(run_dir, settings), dict(states)
+    for checkpoint, state in states.items():
+        if (found := measured.get(state["step"])) is not None:
+            metrics = {f"{SAMPLED}{name}": value for name, value in found.metrics.items()}
+            complete[checkpoint] = {**state, "evaluation": {**state["evaluation"], **metrics}, "sample_due": False}
+    return complete
 
 
 def assess_measurements(measured: Iterable[SampleMeasurement], best_by: BestBy, patience: int | None) -> Standing:

@@ -43,7 +43,9 @@ def copy(name: str, target: Path | None) -> str:
         folder = require_absent(target or Path(recipe))
         count = copy_recipe(recipes_folder() / recipe, folder)
         print_line(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
-        return overtone_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
+        # Without a slash, it would be the name of a built-in recipe.
+        named = folder if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"
+        return overtone_command("train", "--recipe", named, "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
     source = find_file(recipe, file)
     if source is None:
         near = difflib.get_close_matches(name, list_names(), n=1)
@@ -131,8 +133,3 @@ def imported_files(recipe: Path, module: Path) -> Iterator[Path]:
             if (recipe / found).is_file():
                 yield found
                 yield from (each / "__init__.py" for each in found.parents if (recipe / each / "__init__.py").is_file())
-
-
-def name_folder(folder: Path) -> str:
-    """A folder as --recipe takes it: with a slash, or it would be the name of a built-in recipe."""
-    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

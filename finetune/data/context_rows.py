@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
+from overtone.finetune.recipe import ContextLimits, Recipe, RowPlace, Sample
 from overtone.finetune.storage import input_files, strict_json
 
 REMEMBERED = 64
@@ -69,13 +69,8 @@ class EarlierRows:
             del chosen[0]
         return chosen
 
-    def read_sample(self, recipe: Recipe, context: ContextRows, processor: Any, row: dict[str, Any], folder: Path) -> Sample:
-        """Return the sample of a row with its context. Raises `UserError` for an invalid row, and names the line of invalid context."""
-        sample = recipe.read(row, processor, folder)
-        before = [self._read_earlier(recipe, processor, each, folder) for each in self.find(context.locate(row))]
-        return context.join([*before, sample], processor) if before else sample
-
-    def _read_earlier(self, recipe: Recipe, processor: Any, row: EarlierRow, folder: Path) -> Sample:
+    def read_sample(self, row: EarlierRow, recipe: Recipe, processor: Any, folder: Path) -> Sample:
+        """Return the sample of an earlier row, without its context. Raises `UserError` with its line for an invalid row."""
         if row.offset not in self._samples:
             with input_files.open_file(self.path) as file:
                 file.seek(row.offset)
@@ -99,7 +94,9 @@ def find_earlier_rows(path: Path, recipe: Recipe, options: BaseModel) -> Earlier
 
 def read_with_context(recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None) -> Sample:
     """Return the sample of a row: what `read` of the recipe returns, with its context if it has any. Raises `UserError` for an invalid
-    row."""
+    row, and names the line of invalid context."""
+    sample = recipe.read(row, processor, folder)
     if earlier is None or recipe.context is None:
-        return recipe.read(row, processor, folder)
-    return earlier.read_sample(recipe, recipe.context, processor, row, folder)
+        return sample
+    before = [earlier.read_sample(each, recipe, processor, folder) for each in earlier.find(recipe.context.locate(row))]
+    return recipe.context.join([*before, sample], processor) if before else sample

@@ -147,8 +147,11 @@ def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], p
         return "the recipe, its options, the files of the base that lengths depend on, or the versions of the code have changed"
     if changed:
         return f"it has {of['bytes']:,} bytes and had {head.get('bytes')}"
-    if not _is_whole(samples_path(place), size, digest):
-        return f"its cached samples {samples_path(place)} are missing or damaged"
+    samples = samples_path(place)
+    is_sized = samples.is_file() and samples.stat().st_size == size
+    # A large file is checked by its size only, since each sample has a checksum, too.
+    if not is_sized or (size <= DIGESTED_BYTES and files.digest(samples) != digest):
+        return f"its cached samples {samples} are missing or damaged"
     if (change := _find_changed_file(place, head, path.absolute().parent)) is not None:
         return change
     if of["bytes"] > DIGESTED_BYTES and all(head.get(name) == value for name, value in times.items()):
@@ -165,13 +168,6 @@ def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str |
         return referenced_file_changes.find_change(listed.decode().split("\n")[:-1], folder)
     except (OSError, ValueError) as error:
         return f"its list of files {files_path(place)} cannot be read ({strict_json.one_line(error)})"
-
-
-def _is_whole(samples: Path, size: int, digest: str) -> bool:
-    """Return whether a sample cache is intact. A large one is checked by size only, since each sample has a checksum, too."""
-    if not samples.is_file() or samples.stat().st_size != size:
-        return False
-    return size > DIGESTED_BYTES or files.digest(samples) == digest
 
 
 def _digest_of_index(facts: dict[str, Any], numbers: Iterable[bytes | memoryview]) -> str:

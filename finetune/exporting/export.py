@@ -29,7 +29,7 @@ from overtone.finetune.exporting.model_card import render_card
 from overtone.finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
 from overtone.finetune.modeling import added_parameters, expert_adapters, loading, lora_adapters, quantization
 from overtone.finetune.modeling.expert_adapters import AdaptedExperts
-from overtone.finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe, parse_recipe_state
+from overtone.finetune.recipe import ExportPlan, choose_recipe, find_recipe, load_recipe, parse_recipe_state
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.base_quantization import drop_declarations
 from overtone.finetune.storage.hub_download import commit_of
@@ -124,7 +124,9 @@ def export(
     chosen = checkpoint.find(place, step)
     state = checkpoint.read_state(chosen)
     maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state["recipe"], recipe)))
-    form = choose_format(maker, form)
+    if form is not None and form not in maker.formats:
+        raise UserError(f"--format {form}: the recipe offers {', '.join(maker.formats)}")
+    form = form or maker.formats[0]
     base = find_base(state, maker.base_folders, moved_base)
     with rank_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_stored:
         check_checkpoint(chosen, state, shapes)
@@ -178,7 +180,11 @@ def write_adapter(adapter: Source, plan: ExportPlan, base: Path, target: Path, c
             f"note: the adapter is also of experts that are one parameter ({next(iter(adapter.experts))}, …): peft 0.19 or newer "
             "loads it, with a version of transformers in which they are one parameter, too"
         )
-    write(adapter, adapter_entries(adapter), "adapter_model", base, target, card, number_type)
+    entries = [
+        ExportedTensor(name, adapter.dtype or torch.float32, shape, changed=TensorLayout.of(name, shape).pieces)
+        for name, shape in sorted(adapter.shapes.items())
+    ]
+    write(adapter, entries, "adapter_model", base, target, card, number_type)
     if plan.adapter_files and plan.conversion is None:
         print_diagnostic(f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}")
 
@@ -267,12 +273,6 @@ def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str,
     make_text = plan.readme or partial(render, metadata=plan.metadata)
     text = make_text(state, input_files.read_text(chosen / "config.yaml"))
     return replace(plan, files={**plan.files, README: name_model(text.encode(), name)})
-
-
-def choose_format(recipe: Recipe, form: str | None) -> str:
-    if form is not None and form not in recipe.formats:
-        raise UserError(f"--format {form}: the recipe offers {', '.join(recipe.formats)}")
-    return form or recipe.formats[0]
 
 
 def choose_number_type(plan: ExportPlan, form: str, quantize: str | None, dtype: str | None, adapter_only: bool) -> str:
@@ -393,13 +393,6 @@ def check_whole_modules(added: set[str], kept: set[str]) -> None:
         )
 
 
-def adapter_entries(source: Source) -> list[ExportedTensor]:
-    return [
-        ExportedTensor(name, source.dtype or torch.float32, shape, changed=TensorLayout.of(name, shape).pieces)
-        for name, shape in sorted(source.shapes.items())
-    ]
-
-
 def write(
     source: Source, entries: list[ExportedTensor], weights: str, base: Path, target: Path, card: dict[str, Any], number_type: str
 ) -> None:
@@ -416,7 +409,9 @@ def write(
             digests = conversion.convert(folder, temporary, number_type)
             files.discard(folder)
         files.write_blocks(temporary / CARD, [encode_card(source.state, card, digests, target)])
-        check_written(temporary, digests)
+        for name, digest in digests.items():  # silent disk errors
+            if files.digest(temporary / name) != digest:
+                raise UserError(f"{temporary / name} does not read back as it was written; the disk may be failing; the export was removed")
 
 
 def write_folder(source: Source, entries: list[ExportedTensor], weights: str, base: Path, folder: Path) -> dict[str, str]:
@@ -595,10 +590,3 @@ def merge_adapter_rows(source: Source, name: str, rows: slice, lora: Lora) -> Te
 
 def list_files(path: Path) -> list[Path]:
     return sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
-
-
-def check_written(folder: Path, digests: dict[str, str]) -> None:
-    """Read the weights back and compare digests, to detect silent disk errors. Raises `UserError`."""
-    for name, digest in digests.items():
-        if files.digest(folder / name) != digest:
-            raise UserError(f"{folder / name} does not read back as it was written; the disk may be failing; the export was removed")

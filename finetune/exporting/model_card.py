@@ -93,19 +93,14 @@ def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> di
 def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
     """Name base and data with their digests. `unit`: what the data's positions are."""
     data = state["data"]
+    mixed = [f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"]]
+    named = ", ".join(mixed) or f"`{Path(str(settings['data'].get('train'))).name}`"
     return {
         "Base": base_name(state) + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
         "Base's weights": f"SHA-256 `{state['base']['digest']}`",
-        "Data": f"{name_data(settings, data)}, {data['rows']:,} rows, {data['positions']:,} {unit}",
+        "Data": f"{named}, {data['rows']:,} rows, {data['positions']:,} {unit}",
         "Data's content": f"SHA-256 `{data['digest']}`",
     }
-
-
-def name_data(settings: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return the training file by its name, or the files of a mixture with their shares of the samples."""
-    if not data["sources"]:
-        return f"`{Path(str(settings['data'].get('train'))).name}`"
-    return ", ".join(f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"])
 
 
 def list_versions(*packages: str) -> str:

@@ -361,9 +361,3 @@ RULES: Rules = {
     "use_data_before_expert_parallelism": if_on("there is no expert parallelism"),
     "graph_harvesting": if_on("train.compile reduces launches"),
 }
-
-
-def translate_keys(given: Given) -> Rules:
-    """Return the rules for DeepSpeed's keys, after the checks that concern several of them. Raises `UserError`."""
-    check_batch(given)
-    return RULES

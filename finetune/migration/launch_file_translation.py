@@ -75,7 +75,8 @@ def read_json(path: Path) -> dict[str, JsonValue]:
 def translate_deepspeed(path: Path, values: Mapping[str, JsonValue], training: TrainingSizes) -> list[KeyLine]:
     given = Given(dict(flatten_keys(values)), training.processes, 1, training.sequence_length, training.steps)
     with named_in_errors(path):
-        return apply_rules(deepspeed_config.translate_keys(given), given)
+        deepspeed_config.check_batch(given)
+        return apply_rules(deepspeed_config.RULES, given)
 
 
 @contextmanager
@@ -98,7 +99,9 @@ def translate_accelerate(path: Path, values: Mapping[str, JsonValue], training: 
     with named_in_errors(path):
         lines = apply_rules(accelerate_config.RULES, given)
     if named is not None:
-        file = find_named_file(path, str(named))
+        file = next((place for place in (Path(str(named)), path.parent / str(named)) if place.is_file()), None)
+        if file is None:
+            raise UserError(f"{path} names the DeepSpeed config {named}, which does not exist (looked in {Path.cwd()} and {path.parent})")
         inner = translate_deepspeed(file, read_json(file), TrainingSizes(processes, training.sequence_length, training.steps))
         lines += [KeyLine(f"{file.name}: {line.key}", line.value, line.outcome) for line in inner]
     return assemble("accelerate", lines, machines, processes)
@@ -112,13 +115,6 @@ def read_count(path: Path, values: Mapping[str, JsonValue], key: str) -> int | N
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{path}: {key}: {value}; a positive number is expected")
     return value
-
-
-def find_named_file(path: Path, name: str) -> Path:
-    for file in (Path(name), path.parent / name):
-        if file.is_file():
-            return file
-    raise UserError(f"{path} names the DeepSpeed config {name}, which does not exist (looked in {Path.cwd()} and {path.parent})")
 
 
 def assemble(kind: str, lines: list[KeyLine], machines: int, processes: int | None) -> Translation:

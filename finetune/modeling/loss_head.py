@@ -47,17 +47,11 @@ class LossHead(nn.Module):
     def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None, each: bool = False) -> tuple[Tensor, ...]:
         """Hidden states [N, H] and target tokens [N] → fp32 scalars: the summed negative log-likelihood in nats, and the number of
         targets with the highest logit; with the hidden states of a frozen base [N, H], also the summed distance to it (`BaseHead`).
-        With `each`, only `score_targets`."""
+        With `each`, only the log-probability of each target [N] in nats, fp32 or the type of the states if that is wider."""
         if each:
-            return (self.score_targets(hidden, targets),)
+            return (_TargetScores.apply(hidden, self.weight, self.bias, targets, self.shaping),)
         nll, hits = _Chunked.apply(hidden, self.weight, self.bias, targets, self.shaping, torch.is_grad_enabled())
         return (nll, hits) if base_states is None else (nll, hits, self.measure_distance(hidden, base_states))
-
-    def score_targets(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Hidden states [N, H] and target tokens [N] → the log-probability of each target [N] in nats, fp32 or the type of the states if
-        that is wider. Call it only from `forward`."""
-        scores: Tensor = _TargetScores.apply(hidden, self.weight, self.bias, targets, self.shaping)
-        return scores
 
     def measure_distance(self, hidden: Tensor, base_states: Tensor) -> Tensor:
         """Return the sum of `BaseHead`, an fp32 scalar with gradients for hidden states and weight. The base's head is `base_head`, or

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -225,7 +226,7 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
     """While open, record memory and FLOPs at the traced blocks, and free the gradient of each parameter when it is complete: sharding
     reduces it, and finetune/planning/memory.py counts it."""
 
-    def note(stack: BlockStack, inputs: object, output: object) -> None:
+    def note(stack: BlockStack, _: nn.Module, args: object, kwargs: object, output: object) -> None:
         if not torch.is_grad_enabled():
             stack.without_gradients.append(ledger.flops)
             return
@@ -233,7 +234,7 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
         stack.flops.append(ledger.flops)
         if len(stack.kept) == len(stack.traced):
             arriving = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-            leaving = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
+            leaving = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.requires_grad]
             for tensor in (arriving, *leaving[:1]):
                 tensor.register_hook(lambda _: stack.turned.append(ledger.flops))
 
@@ -242,14 +243,10 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
         ledger.forget(parameter.grad)
         parameter.grad = None
 
-    hooks = [block.register_forward_hook(_make_hook(note, stack), with_kwargs=True) for stack in stacks for block in stack.traced]
+    hooks = [block.register_forward_hook(partial(note, stack), with_kwargs=True) for stack in stacks for block in stack.traced]
     hooks += [parameter.register_post_accumulate_grad_hook(give_up) for parameter in model.parameters() if parameter.requires_grad]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _make_hook(note: Callable[[BlockStack, object, object], None], stack: BlockStack) -> Callable[..., None]:
-    return lambda _module, args, kwargs, output: note(stack, (args, kwargs), output)

@@ -20,7 +20,8 @@ def connect(address: str | None) -> Iterator[None]:
     """While open, this process is connected to the cluster at `address`: HOST:PORT, auto (the one that runs on this machine) or local (a
     new one, until this closes). Default: RAY_ADDRESS, otherwise the one on this machine, otherwise a new one. Raises `UserError` if there
     is none."""
-    check_installed()
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("Ray is not installed; `pip install 'overtone[ray]'`, on every machine of the cluster")
     address = address or os.environ.get("RAY_ADDRESS")
     check_address(address)
     import ray
@@ -33,11 +34,6 @@ def connect(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def check_installed() -> None:
-    if importlib.util.find_spec("ray") is None:
-        raise UserError("Ray is not installed; `pip install 'overtone[ray]'`, on every machine of the cluster")
 
 
 def check_address(address: str | None) -> None:

@@ -153,7 +153,9 @@ class TrialDriver:
             self._print_results()
             if stop is None and (request := requests.poll()) is not None:
                 stop = request[0]
-                self._stop_running(stop)
+                print_line(f"stopping ({stop}): the running trials save and stop; the same command resumes them")
+                for number, _ in self.running.values():
+                    files.write_text(files.make_folder(self._folder(self.trials[number])) / STOP_FILE, stop)
         return stop
 
     def end_without_start(self, number: int, outcome: TrialOutcome) -> None:
@@ -211,12 +213,6 @@ class TrialDriver:
             name = self.trials[result.trial].name
             print_line(f"{name} step {result.step}: {self.settings.metric.name} {result.value:.6g}")
         self.printed = len(results)
-
-    def _stop_running(self, reason: str) -> None:
-        """Ask the running trials to save and stop."""
-        print_line(f"stopping ({reason}): the running trials save and stop; the same command resumes them")
-        for number, _ in self.running.values():
-            files.write_text(files.make_folder(self._folder(self.trials[number])) / STOP_FILE, reason)
 
     def _folder(self, trial: TrialRecord) -> Path:
         return self.settings.folder / trial.name

@@ -75,11 +75,6 @@ def is_demo_model(name: str) -> bool:
     return name in names()
 
 
-def listing() -> str:
-    """End of an error message that lists the demo models."""
-    return f" nor a demo model ({', '.join(names())})"
-
-
 def warning_entry(model: str) -> dict[str, str]:
     """Entry of a run's summary with the warning for a demo model; empty for other models."""
     return {"demo_model": WARNING.format(name=model)} if is_demo_model(model) else {}

@@ -150,7 +150,9 @@ def _count_accepted(path: Path) -> int:
 
     The first use of a link that only the user named is reported on stderr.
     """
-    system = max(_count_shared(path, folder) for folder in (Path.cwd(), _temporary_home(), cache_home()))
+    # `tempfile.gettempdir` would fail on a full disk.
+    temporary = Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only the place of folders with random names
+    system = max(_count_shared(path, folder) for folder in (Path.cwd(), temporary, cache_home()))
     named, known = 0, _read_named()
     for other, reported in known.items():
         shared = _count_shared(path, Path(other))
@@ -165,11 +167,6 @@ def _count_accepted(path: Path) -> int:
 
 def _count_shared(one: Path, other: Path) -> int:
     return len(Path(os.path.commonpath([one, other.absolute()])).parts)
-
-
-def _temporary_home() -> Path:
-    """Return the folder for temporary files, without `tempfile.gettempdir`, which fails on a full disk."""
-    return Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only the place of folders with random names
 
 
 def _find_link(path: Path) -> Path | None:

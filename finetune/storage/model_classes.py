@@ -24,14 +24,9 @@ FAST, PIL = "Fast", "Pil"
 
 def list_causal_tokenizers(types: Collection[str]) -> frozenset[str]:
     """Return the tokenizers of these types of causal language models."""
-    return list_tokenizers(types) | _with_variants(EARLIER_TOKENIZERS)
-
-
-def list_tokenizers(types: Collection[str]) -> frozenset[str]:
-    """Return the tokenizers of these types of models."""
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-    return COMMON_TOKENIZERS | _with_variants(_look_up(TOKENIZER_MAPPING_NAMES, types))
+    return COMMON_TOKENIZERS | _with_variants(_look_up(TOKENIZER_MAPPING_NAMES, types) | EARLIER_TOKENIZERS)
 
 
 def list_feature_extractors(types: Collection[str]) -> frozenset[str]:

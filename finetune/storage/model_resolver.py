@@ -41,7 +41,10 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     if demo_models.is_demo_model(model):
         return demo_models.folder_of(model)
     if not is_hub_name(model):
-        raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}{_explain_path(model)}")
+        demos = ", ".join(demo_models.names())
+        raise UserError(
+            f"{option} {model}: no such folder, and not a hub name (owner/model) nor a demo model ({demos}){_explain_path(model)}"
+        )
     try:
         folder = download_model(model, revision, [*patterns])
     except UserError as error:

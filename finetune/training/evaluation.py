@@ -81,7 +81,10 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
 def _load_rounds(training: Training, rows: Rows | MixedRows, loader: Loader, requests: StopRequests) -> Iterator[list[RankBatch]]:
     """Yield this rank's batches of all `rows`. Raises `EvaluationStoppedError` if a stop is requested. Collective: call on every rank."""
     micros = _make_micro_batches(rows, training.config.train.micro_tokens)
-    for _, turns in loader.iterate(_group_into_rounds(training.world.data_size, micros)):
+    size = training.world.data_size
+    # One micro-batch for each share of the data, as the loader takes them; an evaluation has no place to resume from.
+    rounds = (Step(tuple(micros[start : start + size]), Place()) for start in range(0, len(micros), size))
+    for _, turns in loader.iterate(rounds):
         if sum_over_ranks(training.world, [float(requests.poll() is not None)])[0]:
             raise EvaluationStoppedError
         yield turns
@@ -113,9 +116,3 @@ def _fill_batches(lengths: Ids, micro_tokens: int, first: int = 0, source: int |
     by_length = np.argsort(lengths, kind="stable")
     groups = packing.fill(by_length, lengths[by_length], micro_tokens)
     return [MicroBatch(tuple(first + int(row) for row in group), int(lengths[group].sum()), 0, source=source) for group in groups]
-
-
-def _group_into_rounds(size: int, micros: list[MicroBatch]) -> Iterator[Step]:
-    """One micro-batch for each of `size` shares of the data, as the loader takes them; an evaluation has no place to resume from."""
-    for start in range(0, len(micros), size):
-        yield Step(tuple(micros[start : start + size]), Place())

@@ -114,15 +114,11 @@ def bytes_on_gpu(base: Path, folders: Sequence[str], prompts: int) -> int:
 
 def cache_bytes(config: Mapping[str, Any]) -> int:
     """Return the bytes of the keys and values of one token, in all decoders that a `config.json` describes, nested ones included."""
-    return sum(
-        2 * decoder["num_hidden_layers"] * (decoder.get("num_key_value_heads") or heads) * _head_size(decoder, heads) * CACHED
-        for decoder in _iterate_objects(config)
-        if (heads := decoder.get("num_attention_heads")) and "num_hidden_layers" in decoder
-    )
-
-
-def _head_size(decoder: Mapping[str, Any], heads: int) -> int:
-    size: int = decoder.get("head_dim") or decoder.get("hidden_size", 0) // heads
+    size = 0
+    for decoder in _iterate_objects(config):
+        if (heads := decoder.get("num_attention_heads")) and "num_hidden_layers" in decoder:
+            head_size = decoder.get("head_dim") or decoder.get("hidden_size", 0) // heads
+            size += 2 * decoder["num_hidden_layers"] * (decoder.get("num_key_value_heads") or heads) * head_size * CACHED
     return size
 
 

@@ -26,7 +26,12 @@ def generate(folder: Path, argv: list[str]) -> int:
     options = parse_arguments(make_generate_parser(), argv)
     if options.top < 1:
         raise UserError(f"--top {options.top}: give a number of labels, 1 or more")
-    images = [decode_named(path) for path in options.image]
+    images = []
+    for path in options.image:
+        try:
+            images.append(decode_image(path).image)
+        except UserError as error:
+            raise UserError(f"--image {path}: {error}") from None
     model, processor = load_export(folder)
     labels = read_base_labels(model.config, folder)
     for path, image in zip(options.image, images, strict=True):
@@ -37,13 +42,6 @@ def generate(folder: Path, argv: list[str]) -> int:
         named = [f"{labels[number]} {share:.1%}" for share, number in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
         print_line(f"{path}: {', '.join(named)}")
     return 0
-
-
-def decode_named(path: Path) -> Any:
-    try:
-        return decode_image(path).image
-    except UserError as error:
-        raise UserError(f"--image {path}: {error}") from None
 
 
 def load_export(folder: Path) -> tuple[Any, Any]:

@@ -21,19 +21,14 @@ def render_sample(sample: Sample, processor: Any) -> str:
     Special tokens are shown. Control characters are escaped, or a text could send commands to the terminal.
     """
     ids, supervised = sample["ids"].tolist(), sample["supervised"].tolist()
-    begin, end = choose_marks()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
+    begin, end = BRACKETS if plain else COLOUR
     edges = [0, *(place for place in range(1, len(ids)) if supervised[place] != supervised[place - 1]), len(ids)]
     # As differences of longer and longer beginnings: tokenizers like SentencePiece drop the space at the beginning of what they decode.
     decoded = [processor.tokenizer.decode(ids[:edge], skip_special_tokens=False, clean_up_tokenization_spaces=False) for edge in edges]
     runs = [escape_controls(after[len(before) :]) for before, after in pairwise(decoded)]
     text = "".join(f"{begin}{run}{end}" if supervised[edge] else run for edge, run in zip(edges, runs, strict=False))
     return f"{text}\n({sum(supervised):,} of {len(ids):,} tokens are supervised)"
-
-
-def choose_marks() -> tuple[str, str]:
-    """Return what is written before and after supervised text: colour codes on a terminal, otherwise brackets."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
-    return BRACKETS if plain else COLOUR
 
 
 def escape_controls(text: str) -> str:

@@ -29,7 +29,7 @@ from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_release import name_release
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 MOST_POSITIONS = 16_384
 """Positions of a batch, padding included; a longer sequence is a batch of its own."""
@@ -127,15 +127,10 @@ def load_scorer(folder: Path) -> LoadedScorer:
             f"--model {folder}: config.json has problem_type {config.problem_type} with {config.num_labels:,} outputs, and only rewards "
             "and classes of which one is right can be scored; give a reward model or a classifier of one label for a text"
         )
-    compute_head_in_fp32(model)
-    return LoadedScorer(model.eval(), tokenizer, labels, pad, getattr(config.get_text_config(), "max_position_embeddings", None))
-
-
-def compute_head_in_fp32(model: PreTrainedModel) -> None:
-    """Change a model so that its linear head computes in fp32, as in the training: in bf16, different texts would get the same reward."""
     head = getattr(model, "score", None)
-    if isinstance(head, nn.Linear):
+    if isinstance(head, nn.Linear):  # computes in fp32, as in the training: in bf16, different texts would get the same reward
         head.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
+    return LoadedScorer(model.eval(), tokenizer, labels, pad, getattr(config.get_text_config(), "max_position_embeddings", None))
 
 
 def score_rows(scorer: LoadedScorer, rows: Sequence[Row], allow_dropped: Sequence[str] = ()) -> Tensor:

@@ -120,15 +120,14 @@ def _randomize(whole: PreTrainedModel) -> Any:
     return whole
 
 
-def _make_samples(lengths: tuple[int, ...], vocabulary: int) -> list[Sample]:
-    return [{"ids": torch.randint(vocabulary, (length,)), "supervised": torch.ones(length, dtype=torch.bool)} for length in lengths]
-
-
 def _run_stock(stock: PreTrainedModel, candidate: ShrunkConfig) -> list[tuple[Sample, float]]:
     """Samples and their losses, each by a copy of the model, as a forward may change its state. Without the samples that are too long for
     the model."""
     vocabulary, found = int(stock.get_output_embeddings().out_features), list[tuple[Sample, float]]()
-    for sample in sorted(_make_samples(candidate.lengths, vocabulary), key=lambda each: len(each["ids"])):
+    samples: list[Sample] = [
+        {"ids": torch.randint(vocabulary, (length,)), "supervised": torch.ones(length, dtype=torch.bool)} for length in candidate.lengths
+    ]
+    for sample in sorted(samples, key=lambda each: len(each["ids"])):
         try:
             logits = copy.deepcopy(stock)(input_ids=sample["ids"][None], use_cache=False).logits[0, :-1]
         except IndexError:  # beyond a table of positions

@@ -74,7 +74,10 @@ class CausalModel(nn.Module):
         # Some layers compute from the place in the row, which for a sample is that of its position. Masks are made from it, but no spans.
         if varlen and positions is not None and "cache_position" in self._accepted:
             given["cache_position"] = positions[0]
-        self._set_sample_tables(bounds is not None, lengths)
+        rows = (lengths,) if bounds is not None else tuple((length,) for length in lengths)
+        for module in self.modules():
+            if isinstance(module, rotary_tables.SampleTables):
+                module.rows = rows if lengths else ()
         with varlen_attention.packed_row(bounds, lengths):
             hidden = self.get_submodule(self.decoder_path)(input_ids=ids, use_cache=False, **given).last_hidden_state
         states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
@@ -85,12 +88,6 @@ class CausalModel(nn.Module):
             return scores
         sums: tuple[Tensor, ...] = self.get_submodule(self.head_path)(states, targets, tensors.get(BASE_STATES))
         return sums
-
-    def _set_sample_tables(self, packed: bool, lengths: tuple[int, ...]) -> None:
-        rows = (lengths,) if packed else tuple((length,) for length in lengths)
-        for module in self.modules():
-            if isinstance(module, rotary_tables.SampleTables):
-                module.rows = rows if lengths else ()
 
 
 def find_decoder(whole: PreTrainedModel) -> nn.Module:

@@ -56,7 +56,7 @@ def shrink(
     """Candidates, the smallest first. `config`: of the causal language model or of its text part. `decoder`, `blocks`: of the model at its
     real size, on meta. `sample`, `row`: the most positions of a sample and of a row in the run."""
     text = copy.deepcopy(config)
-    for each in _configs(text):
+    for each in [text, *(value for value in vars(text).values() if hasattr(value, "to_dict"))]:
         if getattr(each, "quantization_config", None) is not None:
             del each.quantization_config
     own = text.get_text_config()
@@ -68,10 +68,6 @@ def shrink(
         candidate = copy.deepcopy(text)
         _divide_widths(candidate.get_text_config(), divisor)
         yield ShrunkConfig(candidate, lengths)
-
-
-def _configs(config: PretrainedConfig) -> list[Any]:
-    return [config, *(value for value in vars(config).values() if hasattr(value, "to_dict"))]
 
 
 def _count_layers(decoder: nn.Module, blocks: tuple[type[nn.Module], ...]) -> tuple[int, int]:

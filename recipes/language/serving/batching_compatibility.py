@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from overtone.recipes.language.modeling.attention_selection import EXPERT_COUNTS
 from overtone.recipes.speech.decoding.cuda_graphs import FrameGraphs
@@ -98,15 +97,11 @@ def find_difference(model: PreTrainedModel, graphs: FrameGraphs | None) -> str |
             cache.lengths.add_(torch.tensor(taken, device=model.device))
             for row, prompt in zip(rows, PROMPTS, strict=True):
                 expected = model(input_ids=torch.tensor([[*prompt, *FOLLOWING[:count]]], device=model.device)).logits[0, -1].float()
-                if not is_near(scores[row], expected, TOLERANCE.get(model.dtype, 5e-2)):
+                difference, largest = (scores[row] - expected).abs().max(), expected.abs().max()
+                if not difference <= TOLERANCE.get(model.dtype, 5e-2) * largest:  # also NaN
                     return "its scores in a batch differ from those of the request alone"
     except torch.OutOfMemoryError:
         return "the GPU has no memory for the comparison of a batch with each request alone"
     except Exception as error:  # each architecture refuses the rows in its own way
         return f"its code takes no rows of different lengths ({type(error).__name__}: {str(error).partition(chr(10))[0]:.100})"
     return None
-
-
-def is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Return whether scores [V] are equal up to this share of the largest one."""
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())

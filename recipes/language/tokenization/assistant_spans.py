@@ -62,14 +62,14 @@ def find_turns(chat: Chat, text: str, messages: list[int], end_tokens: frozenset
             return [spans[message] for message in messages]
     except UnprovenError as reason:
         raise UserError(f"the chat template's {{% generation %}} blocks cannot be used: {reason}; correct the template") from None
-    return [_prove_or_refuse(chat, text, message, messages[-1], end_tokens) for message in messages]
-
-
-def _prove_or_refuse(chat: Chat, text: str, message: int, last: int, end_tokens: frozenset[str]) -> TurnSpan:
-    try:
-        return _prove_span(chat, text, message, end_tokens)
-    except UnprovenError as reason:
-        raise UserError(f"messages[{message}]: {reason}. {_suggest_solutions(chat, text, last, end_tokens)}") from None
+    proven: list[TurnSpan] = []
+    for message in messages:
+        try:
+            proven.append(_prove_span(chat, text, message, end_tokens))
+        except UnprovenError as reason:
+            solutions = _suggest_solutions(chat, text, messages[-1], end_tokens)
+            raise UserError(f"messages[{message}]: {reason}. {solutions}") from None
+    return proven
 
 
 def _suggest_solutions(chat: Chat, text: str, last: int, end_tokens: frozenset[str]) -> str:
@@ -97,19 +97,15 @@ def _find_blocks(chat: Chat, text: str) -> list[TurnSpan]:
     that comes first. Marks move with the text. The text without the marks must be the original, or the template changed what is in a block.
     """
     begin, end = [chr(code) for code in PRIVATE_USE if chr(code) not in text][:2]
-    marked = chat.render(template=_with_marks(chat.template, begin, end))
+    # Each tag is replaced by another tag, so that Jinja trims the same white space around it.
+    opened = OPENING.sub(lambda tag: f"{{%{tag[1]} if true %}}{begin}{{% endif {tag[2]}%}}", chat.template)
+    marked = chat.render(template=CLOSING.sub(lambda tag: f"{{%{tag[1]} if true %}}{end}{{% endif {tag[2]}%}}", opened))
     pieces = re.split(f"([{begin}{end}])", marked)
     if "".join(pieces[::2]) != text or "".join(pieces[1::2]) != (begin + end) * (len(pieces) // 4):
         raise UnprovenError("they are nested, or their text is changed after the block")
     lengths = [len(piece) for piece in pieces[::2]]
     edges = [sum(lengths[:number]) for number in range(1, len(lengths))]
     return [TurnSpan(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _with_marks(template: str, begin: str, end: str) -> str:
-    """Replaces each tag by another tag, so that Jinja trims the same white space around it."""
-    opened = OPENING.sub(lambda tag: f"{{%{tag[1]} if true %}}{begin}{{% endif {tag[2]}%}}", template)
-    return CLOSING.sub(lambda tag: f"{{%{tag[1]} if true %}}{end}{{% endif {tag[2]}%}}", opened)
 
 
 def _join_adjacent(blocks: list[TurnSpan]) -> list[TurnSpan]:

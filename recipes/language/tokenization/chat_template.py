@@ -44,7 +44,12 @@ class Chat:
 
         Raises `UserError` with the template's own error if it fails.
         """
-        messages = [_split_content(message) for message in self.messages[:until]] if self.as_parts else self.messages[:until]
+        messages = self.messages[:until]
+        if self.as_parts:
+            messages = [
+                {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
+                for message in messages
+            ]
         try:
             with limit_rendering(template or self.template):
                 [text] = self.tokenizer.apply_chat_template(
@@ -60,25 +65,17 @@ class Chat:
         return str(text)
 
 
-def _split_content(message: Message) -> Message:
-    return {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
-
-
 def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
     """Return a chat for the tokenizer's template. Raises `UserError` if there is none.
 
     Newer OpenAI models call the system message the developer's. For a template that does not know this role, it is the system's.
     """
     template = find_template(tokenizer, tools)
-    as_parts = _reads_parts_only(tokenizer, template)
+    # Templates of some models that also read images render content as a list of parts, and not as text.
+    as_parts = not _renders_probe(tokenizer, template, False) and _renders_probe(tokenizer, template, True)
     if "developer" not in template or not _renders_probe(tokenizer, template, as_parts, "developer"):
         messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
     return Chat(messages, tools, tokenizer, template, as_parts)
-
-
-def _reads_parts_only(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
-    """Return whether the template renders content as a list of parts and not as text, like those of some models that also read images."""
-    return not _renders_probe(tokenizer, template, False) and _renders_probe(tokenizer, template, True)
 
 
 @lru_cache(maxsize=256)
@@ -125,10 +122,8 @@ def find_template(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None) -
             "the tokenizer has no chat template, so `messages` cannot be rendered: set options.chat_template to a Jinja file, start from "
             "the model's instruct variant, or train on rows with `prompt` and `completion` as text"
         ) from None
-    return f"{_fixed_clock()}\n{template}" if "strftime_now" in template else template
-
-
-def _fixed_clock() -> str:
-    """A Jinja macro that replaces transformers' clock; version 5 accepts no function for it."""
+    if "strftime_now" not in template:
+        return template
+    # A Jinja macro replaces transformers' clock; version 5 accepts no function for it.
     parts = "".join(f".replace('%{letter}', '{FIXED_DATE:%{letter}}')" for letter in "aAbBdHIjmMpSyY")
-    return f"{{% macro strftime_now(form) %}}{{{{ form{parts} }}}}{{% endmacro %}}"
+    return f"{{% macro strftime_now(form) %}}{{{{ form{parts} }}}}{{% endmacro %}}\n{template}"

@@ -56,7 +56,8 @@ def find_dropped(chat: Chat, text: str, learns: bool) -> list[Dropped]:
     `learns`: in training, thoughts may only be missing in earlier turns, and only if a chat that ends with them shows them. In a prompt,
     they may always be missing.
     """
-    parts, ignored = list_parts(chat.messages), _find_ignored_parts(chat)
+    skeleton = json.dumps([_make_skeleton(chat.messages), bool(chat.tools)])
+    parts, ignored = list_parts(chat.messages), _find_ignored_parts(skeleton, chat.tokenizer, chat.template, chat.as_parts)
     missing = [part for part in parts if part[:2] in ignored]
     missing += find_missing([part for part in parts if part[:2] not in ignored], chat.messages, text)
     fields = [Dropped(name, f"`{name}`") for name in find_ignored_fields(chat, text)]
@@ -144,14 +145,10 @@ def _list_forms(text: str) -> set[str]:
     return {" ".join(form.split()) for form in written}
 
 
-def _find_ignored_parts(chat: Chat) -> frozenset[tuple[int, str]]:
-    """(message, kind) of each part that the template drops whatever its text is."""
-    skeleton = _make_skeleton(chat.messages)
-    return _find_ignored_marks(json.dumps([skeleton, bool(chat.tools)]), chat.tokenizer, chat.template, chat.as_parts)
-
-
 @lru_cache(maxsize=4096)
-def _find_ignored_marks(skeleton: str, tokenizer: PreTrainedTokenizerBase, template: str, as_parts: bool) -> frozenset[tuple[int, str]]:
+def _find_ignored_parts(skeleton: str, tokenizer: PreTrainedTokenizerBase, template: str, as_parts: bool) -> frozenset[tuple[int, str]]:
+    """(message, kind) of each part that the template drops whatever its text is. `skeleton`: JSON of `_make_skeleton`, and whether there
+    are tools."""
     messages, has_tools = strict_json.loads(skeleton)
     tool = {"name": "function0mark", "description": "text", "parameters": {"type": "object", "properties": {}, "required": []}}
     tools = [{"type": "function", "function": tool}] if has_tools else None
@@ -166,15 +163,12 @@ def _make_skeleton(messages: Sequence[Message]) -> list[Message]:
     """The messages with marks instead of their texts; equal names and equal ids get equal marks."""
     functions, ids = dict[str, str](), dict[Any, str]()
 
-    def mark_name(name: str) -> str:
-        return functions.setdefault(name, f"function{len(functions)}mark")
-
     def mark_id(id: JsonValue) -> str:
         return ids.setdefault(json.dumps(id), f"call{len(ids):05d}")  # of nine characters, as Mistral's templates demand
 
     def mark_call(call: Message, number: int) -> Message:
         function = call.get("function", call)
-        marked: Message = {"name": mark_name(function["name"])}
+        marked: Message = {"name": functions.setdefault(function["name"], f"function{len(functions)}mark")}
         if function.get("arguments"):
             marked["arguments"] = {f"argument{number}mark": f"value{number}mark"}
         whole = {"type": "function", "function": marked} if "function" in call else marked

@@ -38,8 +38,11 @@ def tokenize_row(
     if the row is malformed, if the template drops anything else, if no token is supervised, or if the place of the assistant's text is not
     certain.
     """
-    plain = is_plain_text(row)
-    ids, spoken = _tokenize_text(row, tokenizer, supervise) if plain else _tokenize_chat(row, tokenizer, supervise, allow_dropped)
+    if is_plain_text(row):
+        ids, start = tokenize_completion(str(row["prompt"]), str(row["completion"]), tokenizer)
+        spoken = {*range(0 if supervise == "everything" else start, len(ids))}
+    else:
+        ids, spoken = _tokenize_chat(row, tokenizer, supervise, allow_dropped)
     mask = [number > 0 and number in spoken for number in range(len(ids))]
     if not any(mask):
         raise UserError("nothing is supervised in this row, so nothing would be learned from it; remove the row")
@@ -59,12 +62,6 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> str:
     except UserError:
         return f"{sentence}; in chats with several turns of the assistant, only the last one can be proven"
     return sentence
-
-
-def _tokenize_text(row: Row, tokenizer: PreTrainedTokenizerBase, supervise: str) -> tuple[list[int], set[int]]:
-    """The ids of a prompt and its completion, and the indices of the supervised tokens."""
-    ids, start = tokenize_completion(str(row["prompt"]), str(row["completion"]), tokenizer)
-    return ids, {*range(0 if supervise == "everything" else start, len(ids))}
 
 
 def list_unused(row: Row, tokenizer: PreTrainedTokenizerBase, allow_dropped: Sequence[str]) -> list[str]:

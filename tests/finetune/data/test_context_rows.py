@@ -14,7 +14,7 @@ import torch
 
 from overtone.finetune.config import Config
 from overtone.finetune.data import cached_samples, index_building, row_measurement
-from overtone.finetune.data.context_rows import EarlierRows, find_earlier_rows
+from overtone.finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from overtone.finetune.data.index_workers import IndexWorkers
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
@@ -60,7 +60,7 @@ def read_texts(path: Path, recipe: Recipe) -> list[str]:
     """The text of each sample."""
     assert recipe.context is not None
     earlier, rows = find(path, recipe), [json.loads(line) for line in path.read_text().splitlines()]
-    samples = [earlier.read_sample(recipe, recipe.context, None, row, path.parent) for row in rows]
+    samples = [read_with_context(recipe, None, row, path.parent, earlier) for row in rows]
     return [bytes(sample["ids"].tolist()).decode() for sample in samples]
 
 
