@@ -124,8 +124,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/step.py",
-        "count + len(turn.micro.ids)",
-        "count + 1",
+        "count += len(turn.micro.ids)",
+        "count += 1",
         "tests/finetune/training/test_step.py::test_the_divergence_is_a_mean_over_all_samples_of_a_step",
         "the loss of KTO depends on how a step is divided into micro-batches",
     ),
@@ -1584,8 +1584,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/config.py",
-        "        sources += split_section(read_config_file(path), OVERLAY)\n",
-        "        sources[:0] = split_section(read_config_file(path), OVERLAY)\n",
+        "        sources += split_section(file, OVERLAY)\n",
+        "        sources[:0] = split_section(file, OVERLAY)\n",
         "tests/finetune/test_config.py::test_a_config_file_and_a_flag_override_the_lora_section_of_the_recipe",
         "a recipe's lora section overrides the user's own config file",
     ),
@@ -1752,8 +1752,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/chats/chat_messages.py",
-        "!= (key in UNLEARNED) for key in",
-        "for key in",
+        "bool(value) != (key in UNLEARNED)",
+        "bool(value)",
         "tests/data_prep/chats/test_chat_messages.py::test_marks_of_known_trainers_say_whether_an_answer_is_learned",
         "masked answers are learned, and the others are not",
     ),
