@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 from torch import nn
 
 from overtone.finetune.checkpointing import checkpoint, disk_space, shared_run_folder
@@ -25,7 +25,7 @@ from overtone.finetune.data.dataset_opening import DataOpener
 from overtone.finetune.data.index_building import discard_other_indexes
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.data.row_measurement import LengthLimit
-from overtone.finetune.data.run_sizes import settle_sizes
+from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
 from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
 from overtone.finetune.errors import UserError, format_count
@@ -69,6 +69,34 @@ def build(
     world = replace(world, tensor=config.parallel.tensor)
     on_claim(FolderClaim(**run_on_main(world, lambda: claim_folder(config.run.dir, config.log.trackers)._asdict())))
     shared_run_folder.check_shared(config.run.dir, world)
+    inputs = prepare_inputs(config, recipe, world)
+    loaded, lengths = inputs.loaded, inputs.rows.lengths
+    run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config.model, config.train, config.run.dir))
+    newest = find_newest(config.run.dir, config.checkpoint.copy_to, world)
+    started = None if newest is None else Order.of_json(checkpoint.read_state(newest)["order"])
+    count = partial(batching.count_steps, lengths=lengths, epochs=config.train.epochs)
+    sizes = settle_sizes(config, len(lengths), int(lengths.sum()), recipe.unit, count, started)
+    training = assemble_training(sizes, recipe, inputs, strategy, world)
+    check_prompts(training)
+    return training, resume(training, newest)
+
+
+class TrainingInputs(NamedTuple):
+    """Inputs of a run, before its model is sharded."""
+
+    base_files: dict[str, str]
+    """Digest of each of the base's files."""
+    loaded: Loaded
+    """The model on the meta device."""
+    load_shape: Callable[[], Loaded]
+    """Returns another one."""
+    sampling: SamplePlan
+    rows: Rows | MixedRows
+    val: Rows | MixedRows | None
+
+
+def prepare_inputs(config: Config, recipe: Recipe, world: World) -> TrainingInputs:
+    """Prepare the base and open the data; prints which of the two begins. Collective: call on every rank."""
     local = with_local_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(local, recipe))
@@ -76,12 +104,13 @@ def build(
     sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local.data, recipe, loaded, world)
-    run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config.model, config.train, config.run.dir))
-    newest = find_newest(config.run.dir, config.checkpoint.copy_to, world)
-    started = None if newest is None else Order.of_json(checkpoint.read_state(newest)["order"])
-    count = partial(batching.count_steps, lengths=rows.lengths, epochs=config.train.epochs)
-    sizes = settle_sizes(config, len(rows), int(rows.lengths.sum()), recipe.unit, count, started)
-    config, order, total = sizes.config, sizes.order, sizes.total
+    return TrainingInputs(base_files, loaded, partial(load_shape, local, recipe), sampling, rows, val)
+
+
+def assemble_training(sizes: RunSizes, recipe: Recipe, inputs: TrainingInputs, strategy: sharding.Strategy, world: World) -> Training:
+    """Shard, load and compile the model, and make its optimizer. `sizes`: with the config of the run, whose sizes are numbers. Collective:
+    call on every rank."""
+    config, order, total, loaded, rows = sizes.config, sizes.order, sizes.total, inputs.loaded, inputs.rows
     compiled = decide_compilation(config.train.compile, config.model, loaded, world, total * order.step_tokens)
     fixed = fixed_positions(config.data.packing, recipe, max(order.micro_tokens, int(rows.lengths.max()))) if compiled.on else None
     activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
@@ -94,29 +123,26 @@ def build(
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
-    recipe, base = compare_with_base(local, recipe, loaded, dtype, fill, world)
-    identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)
-    training = Training(
+    base = load_frozen_base(config, recipe, inputs, dtype, fill, world)
+    return Training(
         world=world,
         config=config,
-        recipe=recipe,
+        recipe=compare_with_base(recipe, base, config.train.base_distance, config.options),
         loaded=loaded,
         model=loaded.model,
         strategy=strategy,
         optimizer=optimizer,
         rows=rows,
-        val=val,
+        val=inputs.val,
         order=order,
         total=total,
-        identity=identity,
+        identity=identify_run(config.recipe, config.model, config.train, order, rows, inputs.base_files, loaded),
         fixed=fixed,
         base=base,
-        sampling=sampling,
+        sampling=inputs.sampling,
         rank_times=RankTimes(world, loaded.model, loaded.blocks) if world.size > 1 else None,
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
-    check_prompts(training)
-    return training, resume(training, newest)
 
 
 def check_prompts(training: Training) -> None:
@@ -141,31 +167,29 @@ def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parall
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
 
 
-def compare_with_base(
-    local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
-) -> tuple[Recipe, nn.Module | None]:
-    """Return the recipe whose loss has everything of the base that these options need, and the frozen base, if that is loaded. Collective:
-    call on every rank."""
-    base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
-    recipe = base_kl_loss.add_term(recipe, local.train.base_distance, base)
-    if base_kl_loss.needs_reference(local.options, recipe):
-        recipe = base_kl_loss.add_reference(recipe, base)
-    return base_kl_loss.choose_divergence(local.options, recipe), base
+def compare_with_base(recipe: Recipe, base: nn.Module | None, distance: float, options: BaseModel) -> Recipe:
+    """Return the recipe whose loss has everything of the base that these options need. `base`: frozen; None: the model without its
+    adapters. `distance`: `train.base_distance`."""
+    compared = base_kl_loss.add_term(recipe, distance, base)
+    if base_kl_loss.needs_reference(options, recipe):
+        compared = base_kl_loss.add_reference(compared, base)
+    return base_kl_loss.choose_divergence(options, compared)
 
 
 def load_frozen_base(
-    local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
+    config: Config, recipe: Recipe, inputs: TrainingInputs, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
 ) -> nn.Module | None:
     """Return the copy of the base that `train.base_distance` or the recipe's loss needs without adapters; None if it is not needed.
     Collective: call on every rank."""
-    distance = recipe.base_distance if local.train.base_distance else None
-    if local.model.lora is not None or (distance is None and not base_kl_loss.needs_reference(local.options, recipe)):
+    distance = recipe.base_distance if config.train.base_distance else None
+    if config.model.lora is not None or (distance is None and not base_kl_loss.needs_reference(config.options, recipe)):
         return None
-    path = None if distance is None else distance.head(loaded.model)
+    model = inputs.loaded.model
+    path = None if distance is None else distance.head(model)
     announce(world, f"loading the base once more, frozen, for {'the loss' if distance is None else 'train.base_distance'} …")
     # `load_base` is collective, so it must not begin before every rank has a model.
-    shape = run_on_all(world, lambda: load_shape(local, recipe))
-    return base_kl_loss.load_base(shape, loaded.model, path, dtype, fill)
+    shape = run_on_all(world, inputs.load_shape)
+    return base_kl_loss.load_base(shape, model, path, dtype, fill)
 
 
 def announce(world: World, stage: str) -> None:
