@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.storage import demo_models
 from overtone.finetune.storage.synthetic_audio_mark import read_synthetic_mark
 from overtone.recipes.voice_clone.model import tiny_checkpoint
@@ -24,6 +25,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LAB_BOOK = ROOT / "workshop" / "lab_book"
 PROOFS = (LAB_BOOK / "proofs.md").read_text(encoding="utf-8")
 STEPS = ["overtone voice", "overtone codes", "overtone train", "overtone export", "overtone generate"]
+
+
+def test_a_stranger_reads_it_in_minutes() -> None:
+    assert len(README.split()) <= 1200, "move details to docs/"
+
+
+def test_every_recipe_has_a_row() -> None:
+    assert {*re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)} == {*built_in_recipes()}
 
 
 def blocks() -> list[list[str]]:
@@ -138,4 +147,5 @@ def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "workshop" / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
     assert (LAB_BOOK / "benchmarks.md").read_text(encoding="utf-8") == _pages.list_benchmarks(), "run workshop/benchmarks/_pages.py"
     assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == _pages.models_page(), "run workshop/benchmarks/_pages.py"
-    assert _pages.with_hardware(README) == README and README.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run workshop/benchmarks/_pages.py"
+    plan = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert _pages.with_hardware(plan) == plan and plan.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run workshop/benchmarks/_pages.py"

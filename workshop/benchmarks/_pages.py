@@ -1,4 +1,4 @@
-"""Writes the list of benchmarks, docs/models.md, and the table of GPUs in README.md from results/; `make bench` calls it last."""
+"""Writes the list of benchmarks, docs/models.md, and the table of GPUs in docs/plan.md from results/; `make bench` calls it last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workshop.stale_figures import find_record  # noqa: E402
 
 HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by workshop/benchmarks/_pages.py -->", "<!-- end of hardware -->"
 HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
-"""The columns of hardware_table.md that README.md shows."""
+"""The columns of hardware_table.md that docs/plan.md shows."""
 HEAD = """# Benchmarks
 
 Each line links the table of one benchmark and says what it measures. `make bench` writes the tables and this page. The command above a
@@ -134,13 +134,13 @@ def find_reason(found: dict[str, dict[str, list[str]]]) -> str:
     return reasons[0].partition(": ")[2].replace("|", "\\|") if reasons else ""
 
 
-def with_hardware(readme: str) -> str:
-    """README.md with the table of the GPUs that the models need."""
+def with_hardware(page: str) -> str:
+    """docs/plan.md with the table of the GPUs that the models need."""
     text = (HERE / "results" / "hardware_table.md").read_text(encoding="utf-8")
     head, rule, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     chosen = [head.index(name) for name in HARDWARE_COLUMNS]
     table = "\n".join(f"| {' | '.join(row[at] for at in chosen)} |" for row in (head, rule, *rows))
-    return _between(readme, HARDWARE, END_OF_HARDWARE, table)
+    return _between(page, HARDWARE, END_OF_HARDWARE, table)
 
 
 def _between(page: str, begin: str, end: str, text: str) -> str:
@@ -150,7 +150,7 @@ def _between(page: str, begin: str, end: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
+    plan = ROOT / "docs" / "plan.md"
     files.write_text(HERE.parent / "lab_book" / "benchmarks.md", list_benchmarks())
     files.write_text(ROOT / "docs" / "models.md", models_page())
-    files.write_text(readme, with_hardware(readme.read_text(encoding="utf-8")))
+    files.write_text(plan, with_hardware(plan.read_text(encoding="utf-8")))
