@@ -24,7 +24,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_r
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check \
+.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions test-python312 mutants check docs dist test-dist bench bench-quick gpu-dry bench-check \
     test-workshop test-workshop-slow stale-figures weekly
 
 # They print commands to try, which a shell of the user finds.
@@ -65,6 +65,9 @@ test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admi
 	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
 	OMP_NUM_THREADS=1 .venv-gpu-voice/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test-python312: .venv-312/.installed  ## the quick tests on Python 3.12, in their own environment (with CUDA libraries 6 GB); not part of CI
+	OMP_NUM_THREADS=1 .venv-312/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test-workshop: $(STAMP)  ## the quick tests of workshop/: the making of the demo models, benchmarks, mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile workshop/tests
 
@@ -93,6 +96,16 @@ bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
 
 bench-quick: $(STAMP) $(CHAT)  ## each benchmark in a small setting, that it runs; lists those that failed and those that cannot run here
 	$(BIN)/python workshop/benchmarks/_quick.py
+
+docs: $(STAMP) .venv-tools/.installed  ## the site in build/site; a dead link, an unknown command or config key fails
+	$(BIN)/python -m workshop.site
+	.venv-tools/bin/mkdocs build --quiet --strict
+
+dist: $(STAMP) $(CHAT) .venv-tools/.installed  ## the files of a release in dist/: sdist, wheel, SBOMs, hashes (docs/releasing.md)
+	$(BIN)/python -m workshop.release
+
+test-dist: $(STAMP)  ## the tests of what is installed from the wheel, in fresh environments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/launch/test_wheel.py
 
 gpu-dry: $(STAMP)  ## every part of workshop/benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
 	$(BIN)/python workshop/benchmarks/gpu.py --dry
@@ -133,4 +146,20 @@ $(GPU_VERSIONS): .venv-gpu-%/.installed: pyproject.toml locked/build.txt locked/
 	$(@D)/bin/python $(INSTALL) --require-hashes -r locked/gpu-$*.txt
 	$(@D)/bin/python $(INSTALL) -e .
 	$(@D)/bin/python -m pip check
+	touch $@
+
+.venv-312/.installed: pyproject.toml locked/build.txt locked/python312.txt
+	test -x .venv-312/bin/python || $(PYTHON312) -m venv .venv-312
+	.venv-312/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12) and "Python 3.12 is needed; set PYTHON312=...")'
+	.venv-312/bin/python $(INSTALL) --require-hashes -r locked/build.txt
+	.venv-312/bin/python $(INSTALL) --require-hashes -r locked/python312.txt
+	.venv-312/bin/python $(INSTALL) -e .
+	.venv-312/bin/python -m pip check
+	touch $@
+
+.venv-tools/.installed: locked/build.txt locked/tools.txt
+	test -x .venv-tools/bin/python || $(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/python $(INSTALL) --require-hashes -r locked/build.txt
+	.venv-tools/bin/python $(INSTALL) --require-hashes -r locked/tools.txt
+	.venv-tools/bin/python -m pip check
 	touch $@
