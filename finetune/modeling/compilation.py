@@ -105,6 +105,11 @@ def compile_blocks(
 
     It compiles `forward`, not `__call__`, so that the hooks of sharding stay outside of the graph, which they would break.
     """
+    import torch._dynamo  # takes a second, and most runs do not compile
+
+    # A block may record values, such as sums over a router's probabilities. Without this, a block that does so and is recomputed in the
+    # backward pass would not be compiled. Recording again there has no use.
+    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
     for module in activation_checkpointing.find_outermost_blocks(model, blocks):
         module.forward = compile_training_forward(module.forward, torch.compile(module.forward, dynamic=not fixed, backend=backend))
 

@@ -7,14 +7,18 @@ import math
 from torch import Tensor, nn
 
 from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Term
+from overtone.recipes.language.collation import EXPERT_BALANCE
 
 
 def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
     """Run a `CausalModel` once; return the negative log-likelihood of the supervised tokens, and how many of them it predicted correctly;
-    with the states of a base in the batch, also the distance to it."""
-    nll, hits, *distance = model(batch.tensors, batch.lengths)
+    with a loss that balances the experts, also that, which is a metric in evaluations and no part of their loss; with the states of a base
+    in the batch, also the distance to it."""
+    nll, hits, *others = model(batch.tensors, batch.lengths)
     terms = {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
-    return {**terms, BASE_DISTANCE: Term(distance[0], 1.0)} if distance else terms
+    if model.balance_weight:
+        terms[EXPERT_BALANCE] = Term(others.pop(0), float(model.balance_weight) if model.training else 0.0)  # type: ignore[arg-type]
+    return {**terms, BASE_DISTANCE: Term(others[0], 1.0)} if others else terms
 
 
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:

@@ -13,6 +13,8 @@ from overtone.finetune.recipe import Batch, Sample
 
 IGNORE = -100
 """Target of positions at which nothing is learned."""
+EXPERT_BALANCE = "expert_balance"
+"""The term of the loss that balances the experts (`modeling/expert_balance.py`), with one target for each sample."""
 POSITIONS_PER_SAMPLE = 64
 """Average length of short samples, for `bounds_length`."""
 
@@ -87,14 +89,14 @@ def bounds_length(used: int, positions: int) -> int:
     return size
 
 
-def _make_batch(tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> Batch:
+def _make_batch(tensors: dict[str, Tensor], lengths: tuple[int, ...]) -> Batch:
     """Adds `supervised` [M] int64, the indices of the supervised positions in the flattened rows.
 
     They are found here, because on a device the host would have to wait for M.
     """
     supervised = (tensors["targets"] != IGNORE).flatten().nonzero().squeeze(1)
     count = len(supervised)
-    return Batch({**tensors, "supervised": supervised}, {"nll": count, "accuracy": count}, lengths)
+    return Batch({**tensors, "supervised": supervised}, {"nll": count, "accuracy": count, EXPERT_BALANCE: len(lengths)}, lengths)
 
 
 def truncate(sample: Sample, positions: int) -> Sample:

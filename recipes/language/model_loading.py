@@ -28,8 +28,9 @@ from overtone.recipes.language.modeling.causal_model import (
     find_block_classes,
     read_config,
 )
+from overtone.recipes.language.modeling.expert_balance import WEIGHT, decide_weight
 from overtone.recipes.language.modeling.expert_summary import describe_experts
-from overtone.recipes.language.options import LanguageOptionsT
+from overtone.recipes.language.options import BalancedExpertOptions, LanguageOptions, LanguageOptionsT
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_meta_models import explain_loading
 from overtone.recipes.transformers_weight_names import find_layouts, read_buffers
@@ -62,8 +63,26 @@ def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
         buffers=read_buffers(stock, layouts, base),
         tensor_plans=PLANS,
         varies=varies,
-        remarks=(*remarks, *describe_experts(model, model.config.get_text_config())),
+        remarks=(
+            *remarks,
+            *filter(None, [describe_experts(model, model.config.get_text_config()), balance_experts(model, config.options, base)]),
+        ),
     )
+
+
+def balance_experts(model: CausalModel, options: LanguageOptions, base: Path) -> str | None:
+    """Give the loss the term that balances the experts, if options or base say so; returns a line for the log. Raises `UserError` if the
+    options say so and the model has no experts, or none that can be balanced."""
+    content = read_object(base / CONFIG)
+    nested = content.get("text_config")
+    stated = (nested if isinstance(nested, dict) else content).get(WEIGHT)
+    if not isinstance(options, BalancedExpertOptions):
+        return f"{WEIGHT}: {stated} of config.json is not used: this recipe's loss does not balance experts" if stated else None
+    decoder = model.get_submodule(model.decoder_path)
+    weight, remark = decide_weight(model.config.get_text_config(), decoder, options.router_aux_loss_coef, stated)
+    if weight:
+        model.balance_experts(weight)
+    return remark
 
 
 def build_checked(

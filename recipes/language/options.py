@@ -41,5 +41,13 @@ class ChatOptions(LanguageOptions):
     </think>. A row of which it drops anything else is an error."""
 
 
+class BalancedExpertOptions(ChatOptions):
+    """Options of recipes for chats whose loss can balance the experts of a mixture."""
+
+    router_aux_loss_coef: float | None = Field(default=None, ge=0)
+    """Weight of the loss that balances the experts of a mixture (Switch Transformers), computed for each sample; 0 omits it. Default: the
+    value of this key in the base's config.json."""
+
+
 ChatOptionsT = TypeVar("ChatOptionsT", bound=ChatOptions)
 """The options of a recipe that trains on chats."""

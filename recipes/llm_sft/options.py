@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from overtone.recipes.language.options import ChatOptions
+from overtone.recipes.language.options import BalancedExpertOptions
 
 
-class Options(ChatOptions):
+class Options(BalancedExpertOptions):
     """Options of supervised fine-tuning on chats."""
 
     supervise: Literal["assistant", "last", "everything"] = "assistant"

@@ -25,6 +25,20 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/language/modeling/expert_balance.py",
+        "(places < row * ids.shape[1] + length)",
+        "(places < (row + 1) * ids.shape[1])",
+        "tests/recipes/language/modeling/test_expert_balance.py::test_the_sum_is_that_of_the_samples_padded_packed_and_filled_up",
+        "the padding beside a sample counts when its experts are balanced",
+    ),
+    Mutant(
+        "recipes/language/causal_lm_loss.py",
+        "float(model.balance_weight) if model.training else 0.0",
+        "float(model.balance_weight)",
+        "tests/recipes/language/modeling/test_expert_balance.py::test_an_evaluation_reports_the_loss_and_does_not_add_it",
+        "the validation loss of a mixture of experts contains the loss that balances them",
+    ),
+    Mutant(
         "recipes/speech/dataset_row_checks.py",
         "type(code) is int and abs(code) < 2**63",
         "True",

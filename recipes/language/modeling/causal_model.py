@@ -18,7 +18,8 @@ from overtone.finetune.recipe import BASE_STATES
 from overtone.finetune.storage.model_classes import list_causal_tokenizers
 from overtone.finetune.storage.model_security import Kind
 from overtone.recipes import transformers_meta_models
-from overtone.recipes.language.modeling import rotary_tables, varlen_attention
+from overtone.recipes.language.modeling import expert_balance, rotary_tables, varlen_attention
+from overtone.recipes.language.modeling.expert_balance import RouterRecorder
 from overtone.recipes.language.modeling.liger_loss import LigerHead, check_runnable
 from overtone.recipes.language.modeling.logit_shaping import measure_shaping
 from overtone.recipes.transformers_release import name_release
@@ -47,13 +48,23 @@ class CausalModel(nn.Module):
             self.add_module(name, child)
         self.set_submodule(self.head_path, loss_head(head, shaping))
         rotary_tables.separate_samples(self)
+        self.balance_weight = 0.0
+        """Weight of the loss that balances the experts; 0: it is not computed."""
+        self._recorders: list[RouterRecorder] = []
         self._accepted = frozenset(inspect.signature(self.get_submodule(self.decoder_path).forward).parameters)
+
+    def balance_experts(self, weight: float) -> None:
+        """From now on compute the loss that balances the experts, to which that weight is given. It needs routers that can be read
+        (`expert_balance.decide_weight`)."""
+        self.balance_weight = weight
+        self._recorders = expert_balance.record_routers(self.config.get_text_config(), self.get_submodule(self.decoder_path))
 
     def forward(
         self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = (), result: Literal["sums", "states", "scores"] = "sums"
     ) -> tuple[Tensor, ...] | Tensor:
-        """Sums over all targets: negative log-likelihood in nats, and correct predictions; both fp32 scalars. With `BASE_STATES` in
-        `tensors`, also the distance to the base. As `result: states`, only the states [M, H] from which the targets are predicted; as
+        """Sums over all targets: negative log-likelihood in nats, and correct predictions; both fp32 scalars. Third, after a call of
+        `balance_experts`, the sum over samples of the loss that balances the experts. With `BASE_STATES` in `tensors`, last, the distance
+        to the base. As `result: states`, only the states [M, H] from which the targets are predicted; as
         `result: scores`, only the log-probability of each target [M].
 
         `tensors`: `ids` [B, S]; `targets` [B, S], the next token or `IGNORE`; `supervised` [M], the indices of the flattened positions with
@@ -78,6 +89,10 @@ class CausalModel(nn.Module):
         for module in self.modules():
             if isinstance(module, rotary_tables.SampleTables):
                 module.rows = rows if lengths else ()
+        balanced = bool(self._recorders) and result == "sums"
+        samples = expert_balance.locate_samples(ids, bounds, lengths) if balanced else None
+        for recorder in self._recorders:
+            recorder.samples = samples
         with varlen_attention.packed_row(bounds, lengths):
             hidden = self.get_submodule(self.decoder_path)(input_ids=ids, use_cache=False, **given).last_hidden_state
         states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
@@ -87,7 +102,7 @@ class CausalModel(nn.Module):
             (scores,) = self.get_submodule(self.head_path)(states, targets, None, each=True)
             return scores
         sums: tuple[Tensor, ...] = self.get_submodule(self.head_path)(states, targets, tensors.get(BASE_STATES))
-        return sums
+        return sums if samples is None else (*sums[:2], expert_balance.sum_losses(self._recorders, samples, len(lengths)), *sums[2:])
 
 
 def find_decoder(whole: PreTrainedModel) -> nn.Module:

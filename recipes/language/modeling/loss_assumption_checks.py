@@ -93,7 +93,7 @@ def _make_sample(size: int, start: int, vocabulary: int, learned: bool = True) -
 def _summed_nll(model: nn.Module, batch: Batch) -> float:
     """Negative log-likelihood of a batch in nats, summed over its targets."""
     device = next(model.parameters()).device
-    nll, _ = model({name: tensor.to(device) for name, tensor in batch.tensors.items()}, batch.lengths)
+    nll, *_ = model({name: tensor.to(device) for name, tensor in batch.tensors.items()}, batch.lengths)
     return float(nll)
 
 

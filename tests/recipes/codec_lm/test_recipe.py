@@ -152,7 +152,7 @@ def test_packed_padded_and_single_samples_have_the_same_loss(barely_trained: Any
     expected, count = -float(torch.cat(noted).sum()), sum(map(len, noted))
     assert RECIPE.pack is not None and RECIPE.pad is not None
     batches = [RECIPE.collate(samples), RECIPE.pack(samples)]
-    assert all(batch.targets == {"nll": count, "accuracy": count} for batch in batches)
+    assert all(batch.targets == {"nll": count, "accuracy": count, "expert_balance": len(batch.lengths)} for batch in batches)
     assert [nll(training, batch) / count for batch in batches] == pytest.approx([expected / count] * 2, abs=1e-5)
 
 

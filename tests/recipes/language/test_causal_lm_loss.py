@@ -15,11 +15,14 @@ def test_the_model_gets_the_batch_and_accuracy_does_not_add_to_the_loss() -> Non
     batch = Batch({"ids": torch.tensor([[1, 2]])}, {"nll": 2, "accuracy": 2}, lengths=(1, 1))
     seen: list[Any] = []
 
-    def model(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        seen.append(arguments)
-        return torch.tensor(4.0), torch.tensor(2.0)
+    class Model(torch.nn.Module):
+        balance_weight = 0.0
 
-    terms = causal_lm_loss.compute_terms(model, batch)  # type: ignore[arg-type]
+        def forward(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            seen.append(arguments)
+            return torch.tensor(4.0), torch.tensor(2.0)
+
+    terms = causal_lm_loss.compute_terms(Model(), batch)
     assert seen == [(batch.tensors, (1, 1))]
     assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
     assert terms.keys() == batch.targets.keys()

@@ -45,7 +45,7 @@ def test_a_sketch_makes_the_same_processor_when_rows_are_read(tmp_path: Path) ->
     given = config(tmp_path)
     sketch = sketch_chat_model(given)
     assert sketch.loaded.processor is None and sketch.processor().options is given.options
-    assert sketch.batch(2, 5).targets == {"nll": 8, "accuracy": 8}
+    assert sketch.batch(2, 5).targets == {"nll": 8, "accuracy": 8, "expert_balance": 2}
 
 
 def test_more_tokens_than_embeddings_are_refused(tmp_path: Path) -> None:

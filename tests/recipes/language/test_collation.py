@@ -25,7 +25,7 @@ def test_padding_is_on_the_right_and_is_no_target() -> None:
     batch = collate([A, B])
     assert batch.tensors["ids"].tolist() == [[5, 6, 7, 8], [9, 4, 0, 0]]
     assert batch.tensors["targets"].tolist() == [[IGNORE, 7, 8, IGNORE], [4, IGNORE, IGNORE, IGNORE]]
-    assert batch.targets == {"nll": 3, "accuracy": 3} and "positions" not in batch.tensors and batch.lengths == (4, 2)
+    assert batch.targets == {"nll": 3, "accuracy": 3, "expert_balance": 2} and "positions" not in batch.tensors and batch.lengths == (4, 2)
     assert batch.tensors["supervised"].tolist() == [1, 2, 4], "indices of the flattened positions"
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.config import resolve
@@ -94,15 +92,6 @@ def test_a_given_template_is_used_and_saved_with_the_run(tmp_path: Path) -> None
     template.write_text("{% for message in messages %}{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% endfor %}")
     found = loaded(tmp_path, ("options.chat_template", str(template)))
     assert found.state.chat_template == template.read_text() == found.processor.tokenizer.chat_template
-
-
-def test_accuracy_is_reported_and_does_not_add_to_the_loss(tmp_path: Path) -> None:
-    batch = RECIPE.collate([RECIPE.read(row, loaded(tmp_path).processor, Path()) for row in tiny_runs.rows()])
-    terms = RECIPE.loss(lambda tensors, lengths: (torch.tensor(4.0), torch.tensor(2.0)), batch)  # type: ignore[arg-type]
-    assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
-    assert terms.keys() == batch.targets.keys()
-    assert RECIPE.report({"nll": 2.0, "loss": 2.0})["perplexity"] == math.exp(2.0)
-    assert math.isfinite(RECIPE.report({"nll": 1e9})["perplexity"])
 
 
 @pytest.mark.parametrize(("supervise", "described"), [("assistant", "every turn of the assistant"), ("everything", "every token")])
