@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 HOME = (b"host", b"127.0.0.1:7861")
 JSON = (b"content-type", b"application/json")
-FULL = b"Queue is full"
-"""What gradio says with 503."""
 
 ANYTHING = st.recursive(
     st.one_of(
@@ -108,14 +106,21 @@ class App:
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Any = None, query: bytes = b"") -> Answer:
         """Raises what the app raises, and fails for an error that is the server's own."""
-        patient = path == "/gradio_api/queue/data"
-        answer = self._runner.run(asyncio.wait_for(asked(self._app, method, path, body, headers or self._headers, query, patient), 60))
-        assert answer.status < 500 or (answer.status == 503 and FULL in answer.body), answer
-        return answer
+        return self.run(self.start(method, path, body, headers, query))
+
+    def start(self, method: str, path: str, body: bytes = b"", headers: Any = None, query: bytes = b"") -> asyncio.Task[Answer]:
+        """The same as a task of the app's loop, which `run` completes."""
+
+        async def complete() -> Answer:
+            answer = await asyncio.wait_for(asked(self._app, method, path, body, headers or self._headers, query, path == "/speak"), 60)
+            assert answer.status < 500, answer
+            return answer
+
+        return self._runner.get_loop().create_task(complete())
 
     def run(self, work: Any) -> Any:
         """Something else in the app's loop."""
-        return self._runner.run(work)
+        return self._runner.get_loop().run_until_complete(work)
 
     def close(self) -> None:
         self._runner.run(self._lifespan.__aexit__(None, None, None))

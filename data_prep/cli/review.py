@@ -13,8 +13,6 @@ import importlib.util
 from pathlib import Path
 
 from overtone.data_prep.pages import voice_dataset_loader
-from overtone.data_prep.pages.review_page import ReviewSession
-from overtone.data_prep.pages.review_server import serve_page
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.pages.web_server import require_free_port, require_port
@@ -34,8 +32,11 @@ def main(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     require_port(options.port)
     dataset = voice_dataset_loader.read_dataset(options.folder)
-    if importlib.util.find_spec("gradio") is None:
-        raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
+    if missing := [name for name in ("h11", "starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
+        raise UserError(f"review needs {', '.join(missing)}, which is not installed; install it with: pip install 'overtone[review]'")
     require_free_port(options.port)
+    from overtone.data_prep.pages.review_page import ReviewSession
+    from overtone.data_prep.pages.review_server import serve_page
+
     serve_page(ReviewSession(dataset), options.port)
     return 0

@@ -54,11 +54,6 @@ def select_clips(queue: ReviewQueue, decisions: Mapping[str, Decision], view: st
     return [clip.id for clip in sorted(found, key=lambda clip: (_rank_clip(queue, clip, order), clip.source, clip.start, clip.id))]
 
 
-def move_selection(ids: list[str], id: str, steps: int) -> str:
-    """Return the id `steps` after `id`, clamped to the list; `id` itself if it is not in the list."""
-    return ids[min(max(ids.index(id) + steps, 0), len(ids) - 1)] if id in ids else id
-
-
 def make_decision(clip: ReportClip, before: Decision | None, action: Action, text: str, note: str) -> Decision:
     """Return the decision to save. It repeats an earlier corrected text, because only the last line of a clip counts.
 

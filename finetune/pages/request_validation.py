@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -34,10 +34,11 @@ HEADERS = frozenset(
         *("accept", "accept-encoding", "range", "if-range", "if-none-match", "if-modified-since"),
     )
 )
-"""Headers that are forwarded. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Forwarded-Proto`), which any client can forge."""
+"""Headers that are forwarded. Any client can forge others, such as `X-Forwarded-Host`."""
 LONGEST_HEADER = 4096
 HOST = re.compile(r"(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 PRINTABLE = re.compile(r"[ -~]*")
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class RequestError(HTTPException):
@@ -228,6 +229,14 @@ def parse_json(body: bytes) -> JsonValue:
         return strict_json.loads(body)
     except ValueError as error:
         raise ValueError(f"the body is not JSON that can be read ({strict_json.one_line(error)})") from error
+
+
+def parse_body(kind: type[Body], body: JsonValue) -> Body:
+    """Return a body as a model. Raises `ValueError` with the fields that are not valid, without their values."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())) from error
 
 
 def make_size_error(largest: int) -> RequestError:

@@ -1,4 +1,4 @@
-"""Common parts of the local web servers: free port check, security headers, theme, private temporary folder, uvicorn runner."""
+"""Common parts of the local web servers: free port check, security headers, private temporary folder, uvicorn runner."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from overtone.finetune.terminal import print_line
 if TYPE_CHECKING:
     import asyncio
 
-    import gradio
     import uvicorn
-    from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from overtone.finetune.pages.connection_limits import OpenConnections
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
-    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; base-uri 'self'; form-action 'self'; "
-    "object-src 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data: blob:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Content security policy: the page connects only to its own server (gradio's scripts contain other hosts), and no other site may embed
-it in a frame (clickjacking)."""
+"""Content security policy: scripts and styles are files of the server, the page connects to no other server, and no site may embed it in a
+frame (clickjacking). A script in a text that a page shows does not run."""
 HEADERS = ((b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 """Headers of every response."""
 GRACE = 2
@@ -43,8 +41,6 @@ BACKLOG = 128
 """Connections that wait to be accepted, and that are accepted at once: with those that are open, fewer than the usual 1,024 open files."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a server, besides Ctrl-C."""
-SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
-MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def require_port(port: int) -> None:
@@ -71,15 +67,6 @@ def require_free_port(port: int, host: str = LOOPBACK) -> None:
             raise UserError(f"--port {port} cannot be opened ({error.strerror}); choose another, as --port {port + 1}") from error
 
 
-def make_theme() -> gradio.Theme:
-    """Return the Gradio theme with system fonts, which need no download, and darker buttons for readable white text."""
-    from gradio import themes
-
-    made = themes.Base(primary_hue="teal", neutral_hue="stone", font=SANS, font_mono=MONO)
-    shades = {"button_primary_background_fill": "*primary_700", "button_primary_background_fill_hover": "*primary_800"}
-    return made.set(**shades, **{f"{name}_dark": shade for name, shade in shades.items()})
-
-
 def add_security_headers(app: ASGIApp) -> ASGIApp:
     """Return `app` with middleware that adds `HEADERS` to every response."""
 
@@ -98,8 +85,7 @@ def add_security_headers(app: ASGIApp) -> ASGIApp:
 def open_private_folder(name: str) -> Iterator[Path]:
     """Create a private folder for all temporary files of this process, and remove it at the end, also after SIGTERM.
 
-    `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one. Enter it before
-    gradio is imported, which reads its settings at import.
+    `name` contains the address of the server, so that the next server at that address removes leftovers of a killed one.
     """
     place, name = Path(tempfile.gettempdir()), f"{name}-{os.getuid()}"
     for left in files.list_unfinished(place, name):
@@ -111,7 +97,7 @@ def open_private_folder(name: str) -> Iterator[Path]:
         folder = files.fresh_folder(place, name, 0o700)
         try:
             tempfile.tempdir = str(folder)
-            os.environ |= {"TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder), "GRADIO_ANALYTICS_ENABLED": "False"}
+            os.environ["TMPDIR"] = str(folder)
             yield folder
         finally:
             for one in (*ENDING, signal.SIGINT):  # a second signal must not interrupt the removal
@@ -128,7 +114,7 @@ def _raise_interrupt(*_: object) -> None:
 
 
 def run_server(
-    app: FastAPI,
+    app: ASGIApp,
     host: str,
     port: int,
     announcement: str,

@@ -21,6 +21,8 @@ from .continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullErr
 
 CONNECTION_CHECK = 0.2
 """Interval in seconds at which a waiting client's connection is checked."""
+UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""Headers that make proxies pass each part on at once."""
 First = TypeVar("First")
 
 

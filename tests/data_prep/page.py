@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-WITHOUT_END = {"meta", "link", "img", "br", "rect", "line", "circle", "path"}
+WITHOUT_END = {"input", "meta", "link", "img", "br", "rect", "line", "circle", "path"}
 
 
 @dataclass

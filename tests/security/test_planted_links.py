@@ -25,7 +25,6 @@ from tests import loopback
 from tests.byte_model.recipe import Options, write_base
 from tests.data_prep.cli.test_images import write_folder
 from tests.data_prep.conftest import HARBOUR
-from tests.page_client import PageClient
 from tests.security.planted_links import Case, Workshop, list_verbs, make_precious, plant, run_server, snapshot, sweep
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +86,8 @@ def write_texts(folder: Path) -> None:
 
 def review_one_clip(folder: Path, env: dict[str, str], words: list[str]) -> subprocess.CompletedProcess[str]:
     row = json.loads((folder / "out" / "train.jsonl").read_text().split("\n")[0])
-    return run_server(folder, env, words, lambda url: PageClient(url).call("reject", None, row["id"], row["text"], ""))
+    body = json.dumps({"id": row["id"], "action": "reject", "text": row["text"], "note": ""}).encode()
+    return run_server(folder, env, words, lambda url: loopback.ask(f"{url}/decision", body, Content_Type="application/json"))
 
 
 def ask_server(folder: Path, env: dict[str, str], words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -414,10 +414,9 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
 
     voice = _open_voice(recipe, folder)
     speech, clips = SpeechQueue({"tuned": voice}, room=2), Clips(folder / "clips")
-    os.environ["GRADIO_TEMP_DIR"] = str(folder / "clips")
     app = App(build_app(speech, Limits(50, 0.2), AccessPolicy(None, local=True), clips), (HOME, JSON))
     good = {"model": "tuned", "voice": voice.speakers[0], "input": "Late.", "response_format": "pcm"}
-    places = ["/v1/audio/speech"] * 6 + ["/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset", "/v1/models", "/v1/x", "/"]
+    places = ["/v1/audio/speech"] * 6 + ["/speak", "/clip", "/assets/page.css", "/v1/models", "/v1/x", "/"]
 
     def ask(seed: int) -> str:
         chance = random.Random(seed)

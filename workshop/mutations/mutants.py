@@ -839,8 +839,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/speech/serving/text_to_speech_page.py",
-        "(*named[:2], NOBODY, NOBODY)[1]",
-        "(*self.speech.models, NOBODY)[1]",
+        '(*named[:2], "", "")[1]',
+        '(*self.speech.models, "")[1]',
         "tests/recipes/speech/serving/test_text_to_speech_page.py::test_the_page_starts_with_models_that_speak_without_a_clip",
         "the first click on the page is an error: side B clones, and there is no clip",
     ),

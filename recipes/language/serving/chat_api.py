@@ -21,7 +21,7 @@ from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_
 from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from overtone.recipes.serving.model_names import require_model
 from overtone.recipes.serving.running_batch_interface import STOP
-from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
+from overtone.recipes.serving.streamed_response import UNBUFFERED, DeadlineResponse, await_first, find_client
 
 from .chat_queue import AnswerProgress, ChatQueue
 from .chat_requests import ChatCall, parse_call
@@ -30,8 +30,6 @@ LARGEST_CHAT = 2**20
 """Maximum bytes of a request: more than the longest prompt."""
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_CHAT, check=lambda value: value))
 """Requests that the guard admits. The router answers unknown paths below `/v1` in OpenAI's format."""
-UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Headers that make proxies pass each event on at once."""
 DONE = b"data: [DONE]\n\n"
 
 

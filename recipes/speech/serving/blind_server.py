@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route as Endpoint
 
 from overtone.finetune.errors import UserError, format_count
-from overtone.finetune.pages import web_server
-from overtone.finetune.pages.request_validation import RequestError, Route
+from overtone.finetune.pages import page_assets, web_server
+from overtone.finetune.pages.jinja_environment import make_environment
+from overtone.finetune.pages.request_validation import RequestError, Route, add_request_guard
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.access_control import AccessControl, AccessPolicy
 from overtone.recipes.serving.api_errors import to_refusal
@@ -31,11 +35,10 @@ from overtone.recipes.speech.serving.blind_trials import CHOICES, AnsweredError,
 from overtone.recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from overtone.recipes.speech.interface import VoiceFolder
 
 PAGE = Path(__file__).with_name("blind_page.html")
+UNSTORED = {"cache-control": "no-store"}
 LARGEST_ANSWER = 2**10
 BATCH = 8
 Clips = Mapping[tuple[str, str], bytes]
@@ -99,30 +102,26 @@ def speak_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling
     return clips
 
 
-def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAPI:
-    """The page and its four requests behind access control."""
-    from fastapi import FastAPI
-    from starlette.middleware import Middleware
-
-    from overtone.finetune.pages.request_validation import add_request_guard
-
+def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> Starlette:
+    """The page and its requests behind access control."""
     routes = (
         Route("GET", "/"),
         Route("GET", "/trial"),
         Route("GET", "/clip/[0-9a-f]{12}/(left|right)"),
         Route("POST", "/answer", largest=LARGEST_ANSWER, check=parse_answer),
+        page_assets.ROUTE,
     )
     middleware = [
         Middleware(web_server.add_security_headers),
         Middleware(add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=_explain, proxies=policy.proxies),
     ]
-    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    page_text = make_environment(PAGE.parent).get_template(PAGE.name).render()
 
     def page(_: Request) -> Response:
-        return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+        return HTMLResponse(page_text)
 
     async def show_trial(_: Request) -> Response:
-        return JSONResponse(describe_state(trials), headers={"cache-control": "no-store"})
+        return JSONResponse(describe_state(trials), headers=UNSTORED)
 
     async def play(request: Request) -> Response:
         trial = trials.trials.get(request.path_params["key"])
@@ -130,7 +129,7 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
         clip = None if trial is None else clips.get((str(system), trial.text))
         if clip is None:
             return JSONResponse({"error": {"message": "there is no such trial; reload the page"}}, 404)
-        return Response(clip, media_type="audio/flac", headers={"cache-control": "no-store"})
+        return Response(clip, media_type="audio/flac", headers=UNSTORED)
 
     async def answer(request: Request) -> Response:
         given = await request.json()
@@ -144,11 +143,14 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
             return JSONResponse({"error": {"message": f"the answer was not saved ({error}); try again"}}, 503)
         return JSONResponse(describe_state(trials))
 
-    app.add_route("/", page)
-    app.add_route("/trial", show_trial)
-    app.add_route("/clip/{key}/{side}", play)
-    app.add_route("/answer", answer, methods=["POST"])
-    return app
+    endpoints = [
+        Endpoint("/", page),
+        Endpoint("/trial", show_trial),
+        Endpoint("/clip/{key}/{side}", play),
+        Endpoint("/answer", answer, methods=["POST"]),
+        page_assets.serve_assets(PAGE.with_suffix(".js")),
+    ]
+    return Starlette(routes=endpoints, middleware=middleware)
 
 
 def _explain(rejected: RequestError) -> Response:

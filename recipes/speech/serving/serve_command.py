@@ -6,14 +6,12 @@ overtone serve --model exports/me --model exports/me-longer
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.pages import web_server
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.server_options import add_server_options, check_server_options, require_packages
@@ -34,7 +32,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
     """
     args = parse(argv)
-    require_packages(("gradio", "fastapi", "uvicorn", "av", "prometheus_client"), "overtone[voice,serve]")
+    require_packages(("fastapi", "uvicorn", "av", "prometheus_client", "python_multipart"), "overtone[voice,serve]")
     from overtone.recipes.serving.model_names import list_typed_names, name_models
     from overtone.recipes.serving.served_app import check_access
     from overtone.recipes.speech.serving.openai_api import Limits
@@ -94,20 +92,12 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, ty
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
     """Build one app with the API, the page and access control."""
-    import gradio
-
-    from overtone.data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
     from overtone.recipes.serving.served_app import make_app
-    from overtone.recipes.speech.serving import openai_api, uploads
-    from overtone.recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
+    from overtone.recipes.speech.serving import openai_api, text_to_speech_page, uploads
 
-    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
-    page = build_page(Controls(speech, limits, clips))
-    routes = (*openai_api.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
-    app = make_app(speech, policy, routes, clips.sweeping)
+    app = make_app(speech, policy, (*openai_api.ROUTES, *text_to_speech_page.ROUTES, uploads.ROUTE), clips.sweeping)
     openai_api.add_to(app, speech, limits, clips)
-    app.include_router(uploads.upload_routes(clips))
-    add_files(app, clips.find)
-    return gradio.mount_gradio_app(
-        app, page, "/", footer_links=[], ssr_mode=False, theme=web_server.make_theme(), css_paths=STYLE, show_error=True
+    app.router.routes.extend(
+        [*text_to_speech_page.page_routes(text_to_speech_page.Controls(speech, limits, clips)), uploads.serve_uploads(clips)]
     )
+    return app

@@ -1,15 +1,15 @@
-"""The page's upload routes, which replace gradio's own: one file of limited size."""
+"""The upload of a reference clip from the page: one file of limited size."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Endpoint
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import RequestError, Route
@@ -23,30 +23,22 @@ CONCURRENT_UPLOADS = 4
 FORM_OVERHEAD = 2**12
 """Maximum size in bytes of a form without its file."""
 
-ROUTES = (
-    Route("POST", "/gradio_api/upload", largest=LARGEST + FORM_OVERHEAD),
-    Route("GET", "/gradio_api/upload_progress"),
-)
+ROUTE = Route("POST", "/clip", largest=LARGEST + FORM_OVERHEAD)
 
 
-def upload_routes(clips: Clips) -> APIRouter:
-    """The router; include it before gradio is mounted, so that it takes precedence."""
-    router, turns = APIRouter(prefix="/gradio_api"), asyncio.Semaphore(CONCURRENT_UPLOADS)
+def serve_uploads(clips: Clips) -> Endpoint:
+    """The endpoint of uploads. Its answer names the clip for `POST /speak`."""
+    turns = asyncio.Semaphore(CONCURRENT_UPLOADS)
 
-    @router.post("/upload")
-    async def upload(request: Request) -> list[str]:
+    async def upload(request: Request) -> Response:
         async with turns:
             data, name = await read_form(request)
             try:
-                return [str(await asyncio.to_thread(clips.keep, data, name))]
+                return JSONResponse({"clip": str(await asyncio.to_thread(clips.keep, data, name))})
             except UserError as error:
                 raise RequestError(503, f"the clip cannot be saved: {error}", "no_room") from error
 
-    @router.get("/upload_progress")
-    async def progress() -> Response:
-        return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")  # the page's progress bar needs a response
-
-    return router
+    return Endpoint("/clip", upload, methods=["POST"])
 
 
 async def read_form(request: Request) -> tuple[bytes, str]:

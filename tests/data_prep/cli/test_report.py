@@ -17,31 +17,12 @@ import pytest
 
 from overtone.data_prep import __main__
 from overtone.data_prep.pages.report_page import render_page
+from tests.browser import CHROMIUM, FAINT
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.example_clips import clip, dataset
 from tests.data_prep.page import Page
 
 ROOT = Path(__file__).resolve().parents[3]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-FAINT = """() => {
-  const light = (colour) => {
-    const linear = (c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => linear(part / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (one) => [one, ...ancestors(one)].map((e) => getComputedStyle(e).backgroundColor).find((c) => c !== "rgba(0, 0, 0, 0)");
-  const ancestors = (one) => (one.parentElement ? [one.parentElement, ...ancestors(one.parentElement)] : []);
-  const contrast = (one) => {
-    const [low, high] = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => a - b);
-    return (high + 0.05) / (low + 0.05);
-  };
-  const speaks = (one) => !one.closest("svg") && [...one.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim());
-  const texts = [...document.querySelectorAll("body *:not(script)")].filter(speaks);
-  return [texts.length, texts.filter((one) => contrast(one) < 4.5).map((one) => one.textContent)];
-}"""
-"""How many texts there are, and those with less contrast than WCAG 2 (AA) asks of small text."""
 
 
 @pytest.fixture(scope="module")

@@ -36,10 +36,10 @@ def test_bad_requests_name_the_thing_and_the_way_out(folder, tmp_path, capsys) -
     assert "review.jsonl:1: id: Field required" in fails(capsys, folder)
 
 
-def test_a_missing_gradio_is_named_with_the_command_that_installs_it(folder, capsys, monkeypatch) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(folder, capsys, monkeypatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gradio" else found(name, *rest))
-    assert "pip install 'overtone[review]'" in fails(capsys, folder)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "uvicorn" else found(name, *rest))
+    assert "review needs uvicorn, which is not installed; install it with: pip install 'overtone[review]'" in fails(capsys, folder)
 
 
 def test_a_dataset_without_audio_and_a_taken_port_are_refused(folder, capsys) -> None:
@@ -57,7 +57,7 @@ def test_the_help_of_report_and_review_imports_no_large_package() -> None:
     code = (
         "import sys\nfrom overtone.data_prep.__main__ import main\n"
         "for verb in ('report', 'review'):\n    try: main([verb, '--help'])\n    except SystemExit: pass\n"
-        "assert not {'torch', 'gradio', 'librosa'} & set(sys.modules)"
+        "assert not {'torch', 'uvicorn', 'librosa'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

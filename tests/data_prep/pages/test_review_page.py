@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from overtone.data_prep.clips import review_decisions
 from overtone.data_prep.clips.review_decisions import Decision
 from overtone.data_prep.pages import review_page
-from overtone.data_prep.pages.review_page import ReviewSession, build_page, format_facts
-from overtone.data_prep.pages.review_queue import ALL, WORST
+from overtone.data_prep.pages.review_page import DecisionCall, ReviewSession
+from overtone.finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset
+from tests.data_prep.page import Page
 
 NASTY = '"><script>alert(1)</script>'
 
@@ -26,52 +28,62 @@ def made(tmp_path):
     return dataset(tmp_path, kept, [])
 
 
-def test_a_decision_is_written_before_the_next_clip_is_shown(made, tmp_path) -> None:
+def decision(id: str, action: str, text: str = "", note: str = "") -> DecisionCall:
+    return DecisionCall(id=id, action=action, text=text, note=note)
+
+
+def ids(page: str) -> list[str]:
+    return json.loads(re.search(r'id="ids">(.*?)</script>', page)[1])
+
+
+def test_the_page_shows_the_first_clip_and_a_decision_is_on_disk_at_once(made, tmp_path) -> None:
     session = ReviewSession(made)
-    ids, id, sound, text, note, about, place = session.select_clips(ALL, WORST, "")
-    assert (ids, id, text, note, place) == (["c0", "c1", "c2"], "c0", "Text of c0.", "", "1 of 3")
-    assert Path(sound) == tmp_path / "clips" / "c0.flac"
-    assert "kept: train" in about and "your decision" not in about
-    following = session.save_decision("reject", ids, id, text, "hum")
+    page = session.render_page()
+    parsed = Page(page)
+    assert ids(page) == ["c0", "c1", "c2"] and ("textarea", "Text of c0.") in parsed.texts and ("span", "1 of 3") in parsed.texts
+    assert parsed.all("audio")[0]["src"] == "/sound?id=c0" and "kept: train" in parsed.text() and "your decision" not in page
+    session.save_decision(decision("c0", "reject", "Text of c0.", "hum"))
     assert review_decisions.read_decisions(tmp_path) == {"c0": Decision(id="c0", action="reject", note="hum")}
-    assert (following[0], following[-1]) == ("c1", "2 of 3")
-    assert "your decision: reject" in session.move(-1, ids, "c1")[4]
-    assert session.save_decision("undo", ids, "c0", text, "")[0] == "c0"
-    assert review_decisions.read_decisions(tmp_path) == {}
+    shown = session.show_clip("c0")
+    assert "your decision: reject" in shown.facts and shown.note == "hum"
+    session.save_decision(decision("c0", "undo"))
+    assert review_decisions.read_decisions(tmp_path) == {} and "your decision" not in session.show_clip("c0").facts
 
 
 def test_a_reopened_page_shows_earlier_decisions(made, tmp_path) -> None:
-    session = ReviewSession(made)
-    session.save_decision("text", ["c0"], "c0", "Better.", "")
-    again = ReviewSession(made).select_clips(ALL, WORST, "")
-    assert again[3] == "Better."
+    ReviewSession(made).save_decision(decision("c0", "text", "Better."))
+    assert ("textarea", "Better.") in Page(ReviewSession(made).render_page()).texts
 
 
 def test_a_decision_that_cannot_be_saved_is_reported(made, tmp_path) -> None:
-    from gradio import Error
-
     session = ReviewSession(made)
-    for id, text in (("c0", "  "), ("another", "Hello.")):
-        with pytest.raises(Error, match="decision not saved"):
-            session.save_decision("text", ["c0"], id, text, "")
+    with pytest.raises(UserError, match="enter the transcript"):
+        session.save_decision(decision("c0", "text", "  "))
+    with pytest.raises(KeyError):
+        session.save_decision(decision("another", "text", "Hello."))
     assert not (tmp_path / review_decisions.REVIEW).exists()
 
 
 def test_an_empty_list_shows_no_clip(made) -> None:
-    no_clip = ReviewSession(made).select_clips(ALL, WORST, "nothing holds this")[1:]
-    assert no_clip == ["", None, "", "", "<p>No matching clips.</p>", "0 of 0"]
+    page = ReviewSession(made).render_page(search="nothing holds this")
+    assert ids(page) == [] and "No matching clips." in page and "0 of 0" in page and "src" not in Page(page).all("audio")[0]
 
 
-def test_texts_in_the_page_are_escaped(made) -> None:
-    printed = format_facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
-    assert "<script>" not in printed
-    assert printed.count("&lt;script&gt;") == 3
+def test_texts_in_the_page_are_escaped(made, tmp_path) -> None:
+    nasty = clip("x", (NASTY,), text=NASTY, source=NASTY, speaker=NASTY)
+    (tmp_path / nasty.audio).write_bytes(b"")
+    session = ReviewSession(dataset(tmp_path, [], [nasty]))
+    page = session.render_page(search="script")
+    assert Page(page).all("script") == [{"type": "module", "src": "/assets/review_page.js"}, {"type": "application/json", "id": "ids"}]
+    assert session.show_clip("x").facts.count("&lt;script&gt;") == 3 and "<script>" not in session.show_clip("x").facts
 
 
-def test_every_keyboard_shortcut_has_a_button(made) -> None:
+def test_every_control_has_a_label_and_every_keyboard_shortcut_a_button(made) -> None:
     keys = (Path(review_page.__file__).parent / "review_page.js").read_text()
-    pressed = set(re.findall(r': "(\w+)"[,} ]', keys)) | set(re.findall(r'getElementById\("(\w+)"\)', keys))
-    page = build_page(ReviewSession(made))
-    there = {block.elem_id for block in page.blocks.values() if getattr(block, "elem_id", None)}
-    assert pressed == {"next", "previous", "keep", "reject", "undo", "text"}
-    assert pressed | {"player", "said"} == there
+    (presses,) = re.findall(r"const presses = \{(.*?)\};", keys)
+    parsed = Page(ReviewSession(made).render_page())
+    there = {attributes.get("id") for attributes in parsed.all("button")}
+    assert set(re.findall(r': "(\w+)"', presses)) | {"text"} == there == {"next", "previous", "keep", "reject", "undo", "text"}
+    labels = [text for tag, text in parsed.texts if tag == "label"]
+    assert labels == ["Show", "Order", "Search text, recording, speaker, id", "Transcript", "Note"]
+    assert parsed.all("audio")[0]["aria-label"] == "Clip"

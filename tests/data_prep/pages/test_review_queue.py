@@ -21,7 +21,6 @@ from overtone.data_prep.pages.review_queue import (
     build_queue,
     list_views,
     make_decision,
-    move_selection,
     select_clips,
 )
 from overtone.finetune.errors import UserError
@@ -70,12 +69,6 @@ def test_only_views_with_a_possible_clip_are_listed(queue) -> None:
 )
 def test_search_matches_all_words_in_any_case(queue, words, ids) -> None:
     assert select_clips(queue, {}, ALL, IN_ORDER, words) == list(ids)
-
-
-def test_stepping_stops_at_both_ends() -> None:
-    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list(
-        "bcaax"
-    )
 
 
 def test_a_dataset_without_clips_is_refused(tmp_path) -> None:

@@ -21,7 +21,6 @@ from overtone.recipes.speech.evaluation import samples_during_training, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.frame_synthesizer import SpeechWithCodes
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer
 from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
@@ -29,7 +28,7 @@ from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
 from overtone.recipes.voice_clone.speech_registration import SPEECH, VoiceCloneFolder
 from tests import loopback
 from tests.finetune import tiny
-from tests.page_client import PageClient
+from tests.page_client import CLIP, speak, upload_file
 from tests.recipes.voice_clone import tones
 from tests.recipes.voice_clone.served import Served, running
 from tests.recipes.voice_clone.tones import FRAME, RATE, TONES, ToneFolder, Tones, tone_folder
@@ -136,16 +135,13 @@ def test_a_model_with_the_protocol_is_served_to_the_client_of_openai(served: Ser
 
 
 def test_the_page_offers_the_speakers_and_languages_of_the_model(served: Served, tmp_path: Path) -> None:
-    page = PageClient(served.url)
     html = served.ask("/")[2].decode()
-    assert '"as trained"' in html and "english" not in html, "tones have no languages"
-    page.predict("voices_b", "tones", None)  # as choosing the second model in the page does
-    left, right = page.predict("speak", TEXT, "tones", "low", "tones", "high", None, "", "as trained", 1.0, False, 0)
+    assert "as trained" in html and "english" not in html, "tones have no languages"
+    left, right = speak(served.url, TEXT, ("tones", "low"), ("tones", "high"))
     assert "tones · low" in left and "0.55 s" in left and "cut off" not in left and "tones · high" in right
     write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac")
-    page.predict("voices_a", "tones", "low")
-    clip = page.uploaded(tmp_path / "clip.flac")
-    card, _ = page.predict("speak", "x" * 30, "tones", CLIP, NOBODY, None, clip, "", "as trained", 1.0, False, 0)
+    clip = upload_file(served.url, tmp_path / "clip.flac")
+    (card,) = speak(served.url, "x" * 30, ("tones", CLIP), clip=clip)
     assert re.search(r"1\.00 s · cut off", card)
 
 

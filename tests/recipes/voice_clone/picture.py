@@ -13,8 +13,6 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from overtone.recipes.speech.serving.text_to_speech_page import NOBODY
-
 MOST = 200_000
 """Bytes of the picture."""
 
@@ -25,22 +23,19 @@ def take(url: str, text: str, clip: Path | None) -> bytes:
         browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         view = browser.new_page(viewport={"width": 1000, "height": 700}, device_scale_factor=1.5)
         view.goto(url)
-        view.wait_for_function("document.querySelector('#model-b input')?.value")  # before that, gradio would reset the text
-        view.locator("#text textarea").fill(text)
-        if view.locator("#model-b input").input_value() == NOBODY:  # one model: its last voice beside its first
+        view.get_by_label("Text", exact=True).fill(text)
+        if not view.get_by_label("Model B").input_value():  # one model: its last voice beside its first
             choose_option(view, "#model-b", -1)
-            view.wait_for_function("document.querySelector('#voice-b input').value")
             choose_option(view, "#voice-b", -1)
         if clip is not None:
             header = view.get_by_text("Reference clip:")
             header.click()
-            view.locator("#clip input[type=file]").set_input_files(clip)
-            view.wait_for_selector("#clip .waveform-container, #clip audio", state="attached")
+            view.get_by_label("Clip of 5 to 15 s").set_input_files(clip)
+            view.get_by_text(": ready").wait_for()
             header.click()
             choose_option(view, "#model-a", 0)
-            view.wait_for_function("document.querySelector('#voice-a input').value")
             choose_option(view, "#voice-a", -1)
-        view.locator("#speak").click()
+        view.get_by_role("button", name="Speak").click()
         view.wait_for_selector("#result-b audio", timeout=300_000)
         view.evaluate("document.querySelectorAll('.result audio').forEach(one => one.currentTime = one.duration * 0.4)")
         view.mouse.move(0, 0)
@@ -52,8 +47,7 @@ def take(url: str, text: str, clip: Path | None) -> bytes:
 
 
 def choose_option(view: Page, dropdown: str, at: int) -> None:
-    view.locator(f"{dropdown} input").click()
-    view.locator(f"{dropdown} [role=option]").nth(at).click()
+    view.locator(dropdown).select_option(index=at % view.locator(f"{dropdown} option").count())
 
 
 def small(picture: bytes) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +17,10 @@ from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.serve_command import build_app
-from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from overtone.recipes.speech.serving.uploaded_clips import Clips
 from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
+from tests.page_client import CLIP, make_body
 from tests.recipes.speech.serving.test_uploaded_clips import HeldDecoder
 
 SECRET = "0123456789abcdef"
@@ -41,14 +39,9 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
 def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     tuned = export(fresh, "base", tmp_path_factory.mktemp("model") / "tuned")
     speech = SpeechQueue({"tuned": open_synthesizer(tuned)}, room=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
-        app = App(
-            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips),
-            (HOME, TOKEN, JSON),
-        )
-        yield app
-        app.close()
+    app = App(build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips), (HOME, TOKEN, JSON))
+    yield app
+    app.close()
     speech.close()
 
 
@@ -57,16 +50,16 @@ def test_other_requests_are_answered_while_a_clip_is_decoded(
 ) -> None:
     held = HeldDecoder(tmp_path)
     monkeypatch.setattr(clips, "_decoder", held)
-    clip = {"path": str(clips.keep(b"x", "a.wav")), "meta": {"_type": "gradio.FileData"}}
-    data = ["Late.", "tuned", CLIP, NOBODY, None, clip, "", "as trained", 0.9, False, 0]
-    call = {"data": data, "fn_index": 2, "session_hash": "clip", "trigger_id": None}
-    assert app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode()).status == 200
+    body = make_body("Late.", ("tuned", CLIP), clip=str(clips.keep(b"x", "a.wav")))
+    cloning = app.start("POST", "/speak", body)
     assert app.run(asyncio.to_thread(held.begun.wait, 60))
     speech = {"model": "tuned", "voice": "anna", "input": "Late.", "response_format": "pcm"}
     assert app.ask("GET", "/").status == 200
     assert app.ask("POST", "/v1/audio/speech", json.dumps(speech).encode()).status == 200
+    assert not cloning.done()
     held.go.set()  # only now does the decoder answer
-    assert b"as the test says" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=clip").body
+    answer = app.run(cloning)
+    assert answer.status == 400 and b"as the test says" in answer.body
 
 
 def test_a_browser_takes_turns_by_its_address(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,31 +70,18 @@ def test_a_browser_takes_turns_by_its_address(app: App, monkeypatch: pytest.Monk
         return speak(queue, model, request, sampling, client)
 
     monkeypatch.setattr(SpeechQueue, "speak", watched)
-    data = ["Late.", "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, 0]
-    call = {"data": data, "fn_index": 2, "session_hash": "address", "trigger_id": None}
-    assert app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode()).status == 200
-    assert b"<audio" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=address").body
+    assert b"<audio" in app.ask("POST", "/speak", make_body("Late.", ("tuned", "anna"))).body
     assert seen == ["127.0.0.1"]
 
 
 FIELDS = st.sampled_from(["model", "voice", "input", "seed", "speed", "language", "instructions", "x"])
-CALLS = st.sampled_from(["data", "fn_index", "session_hash", "trigger_id", "event_id", "event_data"])
+CALLS = st.sampled_from(["text", "sides", "clip", "clip_text", "language", "temperature", "greedy", "seed", "x"])
 NAMES = st.sampled_from([*sorted(name.encode() for name in HEADERS), b"sec-fetch-site", b"cookie", b"x-forwarded-host", b"x-direct-url"])
 VALUES = st.binary(max_size=9) | st.sampled_from(
     [b"[", b"http://[", b"Basic \xe9", b"bytes=1-2-3", b"bytes=0-\xb2", b"multipart/form-data"]
 )
-PLACES = [
-    "/",
-    "/theme.css",
-    "/favicon.ico",
-    "/assets/x.js",
-    "/static/x",
-    "/v1/models",
-    "/v1/models/x",
-    "/gradio_api/heartbeat/x",
-    "/monitoring",
-]
-POSTS = ["/v1/audio/speech", "/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset", "/gradio_api/upload"]
+PLACES = ["/", "/assets/page.css", "/assets/x.js", "/favicon.ico", "/v1/models", "/v1/models/x", "/monitoring"]
+POSTS = ["/v1/audio/speech", "/speak", "/clip"]
 
 
 @FEW
@@ -119,34 +99,17 @@ def test_any_api_fields_get_an_answer(fields: dict[str, Any], app: App) -> None:
     app.ask("POST", "/v1/audio/speech", body.encode())
 
 
-@pytest.mark.filterwarnings("ignore")  # gradio's own, of its own dependencies
 @FEW
 @given(
-    values=st.dictionaries(st.integers(0, 10), ANYTHING, max_size=2),
-    fields=st.dictionaries(
-        st.sampled_from(["data", "fn_index", "session_hash", "trigger_id", "event_id", "event_data"]), ANYTHING, max_size=1
-    ),
+    fields=st.dictionaries(CALLS, ANYTHING, max_size=2),
+    side=st.dictionaries(st.sampled_from(["model", "voice", "x"]), ANYTHING, max_size=1),
 )
-def test_any_page_fields_get_an_answer(values: dict[int, Any], fields: dict[str, Any], app: App) -> None:
-    """And what a call does in the end is an answer too, not a traceback in the log."""
-    good = ["Late.", "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, 0]
-    data = [values.get(at, value) for at, value in enumerate(good)]
-    call = {"data": data, "fn_index": 2, "session_hash": "fuzz", "trigger_id": None} | fields
-    with contextlib.redirect_stderr(io.StringIO()) as log:
-        answer = app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode())
-        if answer.status == 200:
-            ended = app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=" + str(call["session_hash"]).encode())
-            assert b"process_completed" in ended.body
-    # gradio logs its own messages so: that a choice is not in a list, or a number out of its range.
-    assert log.getvalue().count("Traceback") == log.getvalue().count("gradio.exceptions.Error: "), log.getvalue()
-
-
-@FEW
-@given(body=st.dictionaries(st.sampled_from(["session_hash", "fn_index", "event_id"]), ANYTHING | st.just("fuzz"), max_size=3))
-def test_any_cancel_and_reset_fields_get_an_answer(body: dict[str, Any], app: App) -> None:
-    for name in ("cancel", "reset"):
-        app.ask("POST", f"/gradio_api/{name}", json.dumps(body).encode())
-        app.ask("POST", f"/gradio_api/{name}", json.dumps({"session_hash": "fuzz", "fn_index": 2, "event_id": "none"} | body).encode())
+def test_any_page_fields_get_an_answer(fields: dict[str, Any], side: dict[str, Any], app: App) -> None:
+    """And what a call does in the end is an answer too: no connection that breaks off."""
+    sides = {"sides": [{"model": "tuned", "voice": "anna", **side}]}
+    body = json.loads(make_body("Late.", ("tuned", "anna"))) | sides | fields
+    answer = app.ask("POST", "/speak", json.dumps(body).encode())
+    assert answer.status != 200 or b"<audio" in answer.body
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"{", b"[" * 20_000, b"NaN", b"1" * 5000, b'"\\ud800"', b"[1]", b"null", b""])

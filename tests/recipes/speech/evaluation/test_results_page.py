@@ -4,7 +4,6 @@ requested."""
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,9 @@ import pytest
 
 from overtone.recipes.speech.evaluation import result_rendering, results_page
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC
+from tests.browser import CHROMIUM, FAINT
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, TEXTS, evaluation
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
 
 LOADED = """async () => {
   const sounds = [...document.querySelectorAll("audio")], pictures = [...document.querySelectorAll("img")];
@@ -134,8 +131,6 @@ def test_the_worst_texts_come_first_and_the_total_size_is_limited(tmp_path: Path
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_the_page_offline_without_errors_and_requests(source: str, tmp_path: Path, scheme: str) -> None:
     from playwright.sync_api import sync_playwright
-
-    from tests.data_prep.cli.test_report import FAINT
 
     (tmp_path / "evaluation.html").write_text(source, encoding="utf-8")
     with sync_playwright() as tools:

@@ -20,9 +20,9 @@ from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.serving import blind_server
 from overtone.recipes.speech.serving.blind_trials import BlindTrials, make_trials
 from overtone.recipes.voice_clone import speech_registration
-from tests import loopback
+from tests import browser, loopback
 from tests.asgi import ANYTHING, App
-from tests.data_prep.cli.test_report import CHROMIUM
+from tests.browser import CHROMIUM
 
 TEXTS = ["One train.", "Two trains.", "Three trains."]
 PAIR = ("before", "after")
@@ -104,6 +104,7 @@ async def _ask_once(app: App, trial: str) -> Any:
         ("GET", "/clip/000000000000/left", b"", 404),
         ("GET", "/clip/../left", b"", 404),
         ("GET", "/results.jsonl", b"", 404),
+        ("GET", "/assets/blind_page.html", b"", 404),
     ],
 )
 def test_bad_requests_are_answered_with_errors(app: App, trials: BlindTrials, method: str, path: str, body: bytes, status: int) -> None:
@@ -171,14 +172,10 @@ def test_a_browser_compares_by_keyboard(nano_export: Path, tmp_path: Path) -> No
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        with sync_playwright() as tools:
-            flags = ["--no-sandbox", "--disable-gpu", "--autoplay-policy=no-user-gesture-required"]
-            browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
-            view = browser.new_page()
-            problems: list[str] = []
-            view.on("pageerror", lambda error: problems.append(str(error)))
+        with sync_playwright() as tools, browser.open_view(tools) as view:
             view.goto(f"http://127.0.0.1:{port}/")
             view.get_by_text("1 of 3").wait_for()
+            browser.check_look(view)
             view.keyboard.press("ArrowLeft")
             assert not results.exists(), "nothing is chosen before both were played"
             for number, key in enumerate(("ArrowLeft", "ArrowDown", "ArrowRight"), start=1):
@@ -195,9 +192,8 @@ def test_a_browser_compares_by_keyboard(nano_export: Path, tmp_path: Path) -> No
                 view.keyboard.press(key)
                 view.keyboard.press(key)
             view.get_by_text("95 % interval").wait_for()
-            browser.close()
     finally:
         server.should_exit = True
         thread.join()
     rows = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [row["choice"] for row in rows] == ["left", "same", "right"] and problems == []
+    assert [row["choice"] for row in rows] == ["left", "same", "right"]

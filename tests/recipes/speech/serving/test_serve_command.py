@@ -1,9 +1,8 @@
-"""Tests of `overtone.recipes.speech.serving.serve_command` as a real process, with OpenAI's client, gradio's client and a browser."""
+"""Tests of `overtone.recipes.speech.serving.serve_command` as a real process, with OpenAI's client and a browser."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import os
@@ -27,12 +26,11 @@ import soundfile
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.serving import serve_command
-from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from overtone.recipes.voice_clone.speech_registration import SPEECH
-from tests import loopback, raw_http
-from tests.data_prep.cli.test_report import CHROMIUM
+from tests import browser, loopback, raw_http
+from tests.browser import CHROMIUM
 from tests.data_prep.crafted_flac import flac
-from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
+from tests.page_client import CLIP, CLOSED, make_body, speak, upload, upload_file
 from tests.recipes.voice_clone.served import ROOT, Served, carded, server
 
 HELLO = "It is never late!"
@@ -109,67 +107,53 @@ def test_pages_of_other_sites_are_rejected(served: Served) -> None:
     evil = "http://attacker.example"
     call = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO}).encode()
     assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a host name of the other site that resolves to this machine"
-    for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/", None)):
+    for path, body in (("/v1/audio/speech", call), ("/clip", b"x"), ("/speak", b"{}"), ("/", None)):
         assert served.ask(path, body, Origin=evil, Content_Type="text/plain")[0] == 403
     assert served.ask("/v1/models", Origin=served.url)[0] == 200
-    assert "default-src 'self'" in served.ask("/")[1]["content-security-policy"]
+    assert "default-src 'none'; script-src 'self'" in served.ask("/")[1]["content-security-policy"]
     listening = [one.laddr.ip for one in psutil.Process(served.process.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert listening == ["127.0.0.1"]
 
 
-SETTINGS = ["as trained", 0.9, False, 0]
-
-
-def test_the_page_compares_two_voices_and_writes_no_speech_to_the_disk(served: Served, exports: dict[str, Path], fresh: Any) -> None:
-    page = PageClient(served.url)
-    left, right = page.predict("speak", HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *SETTINGS)
+def test_the_page_compares_two_voices_and_writes_no_speech_to_the_disk(served: Served, fresh: Any) -> None:
+    left, right = speak(served.url, HELLO, ("tuned", "anna"), ("fresh-base", "bert"))
     for title, card in (("tuned · anna", left), ("fresh-base · bert", right)):
         assert title in card and card.count("data:image/png;base64,") == 1
         assert soundfile.info(io.BytesIO(read_player(card))).duration == pytest.approx(1.04, abs=0.01)
     assert kept(served) == [], "speech is never written to the disk"
-    clip = fresh.config.data.train.parent / "low.flac"
-    page.predict("voices_a", "fresh-base", "anna")  # as choosing the model in the page does
-    sound = page.uploaded(clip)
-    only = page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, sound, "", *SETTINGS)
-    assert CLIP in only[0] and only[1] == ""
-    upload = Path(sound["path"])
-    assert upload.read_bytes() == clip.read_bytes() and private(upload, served.temporary)
-    status, headers, content = served.ask(f"/gradio_api/file={upload}")
-    assert (status, headers["content-type"], content) == (200, "audio/flac", clip.read_bytes())
-    for path in ("/etc/passwd", exports["tuned"] / "config.json", ROOT / "pyproject.toml", f"{upload.parent.parent}", f"{upload}/../../x"):
-        assert served.ask(f"/gradio_api/file={path}")[0] == 404
+    file = fresh.config.data.train.parent / "low.flac"
+    clip = upload_file(served.url, file)
+    (only,) = speak(served.url, HELLO, ("fresh-base", CLIP), clip=clip)
+    assert CLIP in only
+    assert Path(clip).read_bytes() == file.read_bytes() and private(Path(clip), served.temporary)
+    assert served.ask(clip)[0] == 404, "an upload is not served again"
 
 
 def test_requests_can_only_name_uploaded_files(served: Served, exports: dict[str, Path]) -> None:
-    """Otherwise gradio would copy any file named in a field into the folder that it serves."""
-    page = PageClient(served.url)
     for path in (str(exports["tuned"] / "config.json"), "/etc/passwd", "http://127.0.0.1:1/x.wav"):
-        file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
-        for text, clip, message in ((HELLO, file, "was not uploaded"), (file, None, "sends a string"), ([file], None, "sends a string")):
-            status, answer = page.join("speak", text, "tuned", "anna", NOBODY, None, clip, "", *SETTINGS)
-            assert status == 400 and message in answer["error"]["message"]
+        body = make_body(HELLO, ("fresh-base", CLIP), clip=path)
+        status, _, answer = served.ask("/speak", body, Content_Type="application/json")
+        assert status == 400 and "has been removed; upload it again" in json.loads(answer)["error"]["message"]
     assert all(path.name in ("clip.flac", "decoded.wav") for path in kept(served))
 
 
 def test_a_clip_that_decodes_to_gigabytes_is_refused(served: Served) -> None:
     """15 minutes at 384 kHz in 8 channels, in 190 kB: two gigabytes of samples."""
-    page = PageClient(served.url)
-    page.predict("voices_a", "fresh-base", "anna")
     for declared, message in ((None, "900 s or more; at most 60 s are read"), (0, "samples or more at 384000 Hz in 8 channels; at most")):
-        status, clip = page.upload(flac(15 * 60 * 384_000, 384_000, 8, declared))
+        status, clip = upload(served.url, flac(15 * 60 * 384_000, 384_000, 8, declared))
         assert status == 200
-        done = page.call("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
-        assert not done["success"] and message in done["output"]["error"]
+        status, _, answer = served.ask("/speak", make_body(HELLO, ("fresh-base", CLIP), clip=clip), Content_Type="application/json")
+        assert status == 400 and message in json.loads(answer)["error"]["message"]
 
 
 def test_only_the_routes_that_the_page_uses_are_open(served: Served) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
-    for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
-        assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
-    for name in (*CLOSED_CALLS, "file=http://attacker.example/", "queue/status"):
-        assert served.ask(f"/gradio_api/{name}")[0] == 404
-    for path in CLOSED_PAGES:
-        assert served.ask(path)[0] == 404
+    for path in ("/upload", "/", "/assets/page.css", "/speak/"):
+        assert served.ask(path, form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
+    for path in (*CLOSED, "/speak", "/clip", "/clips/"):
+        assert served.ask(path)[0] == 404, path
+    status, headers, script = served.ask("/assets/text_to_speech_page.js")
+    assert status == 200 and headers["content-type"].startswith("text/javascript") and b"http:" not in script
     assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "parameters that the page does not use are dropped"
 
 
@@ -185,8 +169,7 @@ def test_unusual_requests_are_answered_with_a_message(served: Served) -> None:
     assert say(input="\ud800")[0] == 400 and "half of a character" in say(input="\ud800")[1]
     assert served.ask("/", Host="[")[0] == 400 and served.ask("/", Origin="http://[")[0] == 403
     assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "this server has no token"
-    assert PageClient(served.url).upload(b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
-    assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
+    assert upload(served.url, b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
 
 
 def test_a_reference_clip_is_cloned_over_the_api(served: Served, fresh: Any) -> None:
@@ -215,10 +198,7 @@ def test_health_and_metrics_are_those_of_the_requests(served: Served) -> None:
 def test_sigterm_ends_the_server_and_removes_its_files(served: Served, fresh: Any) -> None:
     """Must run after the other tests of this server."""
     assert served.process.stdout is not None
-    page = PageClient(served.url)
-    page.predict("voices_a", "fresh-base", "anna")
-    clip = page.uploaded(fresh.config.data.train.parent / "low.flac")
-    page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
+    speak(served.url, HELLO, ("fresh-base", CLIP), clip=upload_file(served.url, fresh.config.data.train.parent / "low.flac"))
     children = psutil.Process(served.process.pid).children(recursive=True)
     assert len(children) == 1, "the process that decodes clips"
     assert served.end(signal.SIGTERM) == 0
@@ -351,7 +331,7 @@ def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], t
         OVERTONE_TOKEN=SECRET,
     ) as served:
         assert served.ask("/health")[0] == 200, "probes send no token"
-        for path in ("/", "/theme.css", "/v1/models", "/metrics"):
+        for path in ("/", "/assets/page.css", "/v1/models", "/metrics"):
             status, headers, _ = served.ask(path)
             assert status == 401 and headers["www-authenticate"].startswith("Basic")
             assert served.ask(path, Authorization=basic("wrong"))[0] == 401
@@ -394,9 +374,8 @@ def test_disconnected_clients_do_not_delay_others(exports: dict[str, Path], tmp_
                 next(gone.iter_bytes(1))
 
         def leave_page(seed: int) -> None:
-            arguments = [HELLO, "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, seed]
-            assert PageClient(served.url, f"session{seed}").join("speak", *arguments)[0] == 200
-            with urllib.request.urlopen(f"{served.url}/gradio_api/queue/data?session_hash=session{seed}", timeout=60) as gone:
+            body, kind = make_body(HELLO, ("tuned", "anna"), seed=seed), {"Content-Type": "application/json"}
+            with urllib.request.urlopen(urllib.request.Request(f"{served.url}/speak", body, kind), timeout=60) as gone:
                 while b"is speaking" not in gone.readline():
                     pass
 
@@ -446,56 +425,59 @@ def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) 
 def test_a_browser_compares_and_clones_and_sends_no_other_requests(exports: dict[str, Path], fresh: Any, tmp_path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    clip = fresh.config.data.train.parent / "low.flac"
-    with server([*exports.values()], tmp_path / "tmp", "--max-seconds", "1", OVERTONE_TOKEN=SECRET) as served, sync_playwright() as tools:
-        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
-        view = browser.new_context(http_credentials={"username": "me", "password": SECRET}).new_page()
-        view.set_default_timeout(120_000)
-        problems: list[str] = []
-        requests: list[str] = []
-        view.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        view.on("pageerror", lambda error: problems.append(str(error)))
-        view.on("request", lambda request: requests.append(request.url))
+    clip, credentials = fresh.config.data.train.parent / "low.flac", {"username": "me", "password": SECRET}
+    with (
+        server([*exports.values()], tmp_path / "tmp", "--max-seconds", "1", OVERTONE_TOKEN=SECRET) as served,
+        sync_playwright() as tools,
+        browser.open_view(tools, "status of 400", http_credentials=credentials) as view,
+    ):
         view.goto(served.url)
-        view.locator("#text textarea").fill(HELLO)
-        view.locator("#speak").click()
+        view.get_by_label("Text", exact=True).fill(HELLO)
+        view.get_by_role("button", name="Speak").click()
         view.wait_for_selector("#result-b audio")
         assert [view.locator(f"#result-{side} b").inner_text() for side in "ab"] == ["tuned · anna", "fresh-base · anna"]
-        view.wait_for_function("[...document.querySelectorAll('.result audio')].every(one => one.duration > 1 && one.duration < 1.1)")
-        view.wait_for_function("[...document.querySelectorAll('.result img')].every(one => one.naturalWidth > 50)")
+        browser.check_look(view)
+        browser.wait_until(
+            view, "() => [...document.querySelectorAll('.result audio')].every(one => one.duration > 1 && one.duration < 1.1)"
+        )
+        browser.wait_until(view, "() => [...document.querySelectorAll('.result img')].every(one => one.naturalWidth > 50)")
         view.locator("#result-a audio").evaluate("one => { one.muted = true; return one.play() }")
-        view.wait_for_function("getComputedStyle(document.querySelector('#result-a .result')).getPropertyValue('--at') > 0.3")
-        choose(view, "#voice-b", "the reference clip")
-        view.locator("#speak").click()
-        view.get_by_text("record or upload a reference clip first").wait_for()
+        browser.wait_until(view, "() => getComputedStyle(document.querySelector('#result-a .player')).getPropertyValue('--at') > 0.3")
+        view.get_by_label("Voice B").select_option(CLIP)
+        view.get_by_role("button", name="Speak").click()
+        view.get_by_text("record or upload a reference clip first (below").wait_for()
         view.get_by_text("Reference clip: a voice to clone").click()
-        view.locator("#clip input[type=file]").set_input_files(clip)
-        view.wait_for_selector("#clip [data-testid=waveform-controls], #clip .component-wrapper")
-        speak_until(view, "document.querySelector('#result-b b')?.innerText === 'fresh-base · the reference clip'")
-        choose(view, "#model-b", NOBODY)
-        speak_until(view, "document.querySelector('#result-a audio') && !document.querySelector('#result-b audio')")
-        browser.close()
-        assert served.end(signal.SIGINT) == 0
-    assert problems == []
-    assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{served.port}"}
-
-
-def speak_until(view: Any, condition: str) -> None:
-    """Click until it works, as a user does: gradio ignores a click while the previous request is ending."""
-    from playwright.sync_api import TimeoutError as PlaywrightTimeout
-
-    for _ in range(12):
-        view.locator("#speak").click()
-        with contextlib.suppress(PlaywrightTimeout):
-            view.wait_for_function(condition, timeout=10_000)
-            return
-    raise AssertionError(f"{condition} did not become true")
-
-
-def choose(view: Any, dropdown: str, option: str) -> None:
-    view.locator(f"{dropdown} input").click()
-    view.get_by_role("option", name=option).click()
+        view.get_by_label("Clip of 5 to 15 s").set_input_files(clip)
+        view.get_by_text("low.flac: ready").wait_for()
+        browser.check_look(view)
+        view.get_by_role("button", name="Speak").click()
+        browser.wait_until(view, "() => document.querySelector('#result-b b')?.innerText === 'fresh-base · the reference clip'")
+        view.get_by_role("button", name="Record", exact=True).click()
+        view.get_by_role("button", name="Stop recording").wait_for()
+        view.wait_for_timeout(1500)  # what Chromium's own microphone sends
+        view.get_by_role("button", name="Stop recording").click()
+        view.get_by_text("recording.webm: ready").wait_for()
+        view.get_by_label("Model B").select_option("")
+        view.get_by_label("Model A").select_option("fresh-base")
+        view.get_by_label("Voice A").select_option(CLIP)
+        view.get_by_label("Text", exact=True).press("Shift+Enter")
+        browser.wait_until(view, "() => document.querySelector('#result-a b')?.innerText === 'fresh-base · the reference clip'")
+        assert view.locator("#result-b audio").count() == 0
+        view.get_by_text("Settings").click()
+        view.get_by_label("Seed").fill("-1")
+        view.get_by_role("button", name="Stop", exact=True).wait_for()
+        assert view.get_by_role("button", name="Stop", exact=True).is_disabled()
+    with (
+        server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served,
+        sync_playwright() as tools,
+        browser.open_view(tools) as view,
+    ):
+        view.goto(served.url)
+        view.get_by_role("button", name="Speak").click()
+        view.get_by_text("is speaking").wait_for()
+        view.get_by_role("button", name="Stop", exact=True).click()
+        view.get_by_text("Stopped.").wait_for()
+        assert view.get_by_role("button", name="Speak").is_enabled() and view.locator(".result audio").count() == 0
 
 
 def basic(password: str) -> str:

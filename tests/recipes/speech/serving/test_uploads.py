@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 from starlette.requests import Request
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import RequestError, add_request_guard
 from overtone.recipes.speech.serving import uploads
 from overtone.recipes.speech.serving.uploaded_clips import LARGEST, Clips
-from overtone.recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
+from overtone.recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTE, serve_uploads
 from tests.asgi import HOME, Answer, ask
 
 FORM = (b"content-type", b"multipart/form-data; boundary=x")
@@ -33,9 +33,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
 
 @pytest.fixture(scope="module")
 def app(clips: Clips) -> Any:
-    app = FastAPI()
-    app.include_router(upload_routes(clips))
-    return add_request_guard(app, ROUTES, lambda _: True)
+    return add_request_guard(Starlette(routes=[serve_uploads(clips)]), (ROUTE,), lambda _: True)
 
 
 def form(content: bytes, name: bytes = b"a.flac", field: bytes = b"files") -> bytes:
@@ -43,12 +41,12 @@ def form(content: bytes, name: bytes = b"a.flac", field: bytes = b"files") -> by
 
 
 def send(app: Any, body: bytes | list[bytes | None], *headers: tuple[bytes, bytes]) -> Answer:
-    return ask(app, "POST", "/gradio_api/upload", body, (HOME, *(headers or (FORM,))))
+    return ask(app, "POST", "/clip", body, (HOME, *(headers or (FORM,))))
 
 
 def test_a_file_is_saved_unchanged(app: Any, clips: Clips) -> None:
     answer = send(app, form(b"sound \x00\xff"))
-    (path,) = json.loads(answer.body)
+    path = json.loads(answer.body)["clip"]
     assert answer.status == 200 and clips.find(path) == Path(path) and Path(path).read_bytes() == b"sound \x00\xff"
 
 
@@ -59,7 +57,7 @@ def test_hostile_file_names_are_harmless(name: bytes, app: Any, clips: Clips) ->
     answer = send(app, form(b"x", name))
     assert answer.status in (200, 400)
     if answer.status == 200:
-        (path,) = json.loads(answer.body)
+        path = json.loads(answer.body)["clip"]
         assert clips.find(path) is not None and Path(path).stem == "clip"
 
 
@@ -106,11 +104,6 @@ def test_a_full_disk_is_reported(app: Any, clips: Clips, monkeypatch: pytest.Mon
     monkeypatch.setattr(clips, "keep", full)
     answer = send(app, form(b"x"))
     assert answer.status == 503 and b"the disk is full" in answer.body
-
-
-def test_the_progress_of_an_upload_is_answered(app: Any) -> None:
-    answer = ask(app, "GET", "/gradio_api/upload_progress", query=b"upload_id=x")
-    assert answer.status == 200 and json.loads(answer.body.removeprefix(b"data: ")) == {"msg": "done"}
 
 
 @settings(max_examples=450, deadline=None)

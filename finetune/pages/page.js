@@ -1,0 +1,40 @@
+// What the scripts of the served pages share.
+export const find = (id) => document.getElementById(id);
+export const readJson = (id) => JSON.parse(find(id).textContent);
+
+/** The response to a request: a GET, or a POST of `body` (a form, or a value that becomes JSON). Throws an error with the server's sentence. */
+export async function request(path, body, signal) {
+  const options = { signal };
+  if (body !== undefined) {
+    const json = !(body instanceof FormData);
+    Object.assign(options, { method: "POST", body: json ? JSON.stringify(body) : body });
+    if (json) options.headers = { "content-type": "application/json" };
+  }
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Check that its command is still running, then try again.");
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  let answer = {};
+  try { answer = JSON.parse(text); } catch { answer = { detail: text }; }
+  throw new Error(answer.error?.message ?? answer.detail ?? `the server answered ${response.status}`);
+}
+
+document.addEventListener("timeupdate", ({ target }) => {
+  target.closest(".player")?.style.setProperty("--at", target.currentTime / target.duration || 0);
+}, true);
+document.addEventListener("play", ({ target }) => {
+  for (const other of document.querySelectorAll("audio")) if (other !== target) other.pause();
+}, true);
+document.addEventListener("click", (event) => {
+  const picture = event.target.closest(".spectrogram"), audio = picture?.closest(".player").querySelector("audio");
+  if (!audio?.duration) return;
+  const place = picture.getBoundingClientRect();
+  audio.currentTime = audio.duration * (event.clientX - place.left) / place.width;
+});
+// A button that was clicked keeps the focus, and the next press of Space, meant to play, would click it again.
+document.addEventListener("click", (event) => event.detail && event.target.closest("button")?.blur());

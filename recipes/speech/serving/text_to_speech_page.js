@@ -1,0 +1,124 @@
+import { find, readJson, request } from "./page.js";
+
+const voices = readJson("voices"), sides = ["a", "b"], clone = "the reference clip";
+let clip = null, recorder = null, speaking = null;
+
+const report = (text) => { find("message").textContent = text; };
+const choose = (side) => ({ model: find(`model-${side}`).value, voice: find(`voice-${side}`).value });
+const chosen = () => sides.map(choose).filter(({ model }) => model);
+
+function enable() {
+  const needs = chosen().every(({ voice }) => voice === clone) && clip === null;
+  find("speak").disabled = needs || speaking !== null;
+  find("speak").textContent = needs ? "Speak: record or upload a reference clip first" : "Speak";
+  find("stop").disabled = speaking === null;
+}
+
+function offerVoices(side) {
+  const select = find(`voice-${side}`), known = voices[find(`model-${side}`).value] ?? [], before = select.value;
+  select.replaceChildren(...known.map((name) => new Option(name)));
+  select.value = known.includes(before) ? before : known[0] ?? "";
+  enable();
+}
+
+// The speech of both sides has one scale of time.
+function scale() {
+  const shown = [...document.querySelectorAll(".result .player")], longest = Math.max(...shown.map((one) => Number(one.dataset.seconds)));
+  for (const one of shown) one.style.setProperty("--share", longest ? one.dataset.seconds / longest : 1);
+}
+
+function show(update) {
+  if (update.error) throw new Error(update.error);
+  find(`result-${sides[update.side]}`).innerHTML = update.html; // made by the server's template, which escapes all texts
+  scale();
+}
+
+async function readUpdates(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) show(JSON.parse(line));
+  }
+}
+
+async function speak() {
+  if (speaking !== null) return;
+  speaking = new AbortController();
+  report("");
+  enable();
+  for (const side of sides) find(`result-${side}`).replaceChildren();
+  const body = {
+    sides: chosen(), text: find("text").value, clip, clip_text: find("clip-text").value, language: find("language").value || null,
+    temperature: find("temperature").valueAsNumber, greedy: find("greedy").checked, seed: find("seed").valueAsNumber,
+  };
+  try {
+    await readUpdates(await request("/speak", body, speaking.signal));
+  } catch (error) {
+    const stopped = error.name === "AbortError";
+    for (const note of document.querySelectorAll(".result > .note")) note.remove();
+    report(stopped ? "Stopped." : error.message === "network error" ? "The speech was broken off; see the server's log." : error.message);
+  }
+  speaking = null;
+  enable();
+}
+
+async function keepClip(file, name) {
+  clip = null;
+  enable();
+  report("");
+  find("clip-state").textContent = "Sending the clip …";
+  const form = new FormData();
+  form.append("files", file, name);
+  try {
+    ({ clip } = await (await request("/clip", form)).json());
+    find("clip-state").textContent = `${name}: ready. Choose “${clone}” as the voice of a model that can clone.`;
+    find("clip-player").src = URL.createObjectURL(file);
+    find("clip-player").hidden = false;
+  } catch (error) {
+    find("clip-state").textContent = "No clip yet.";
+    report(error.message);
+  }
+  enable();
+}
+
+async function record() {
+  if (recorder !== null) { recorder.stop(); return; }
+  try {
+    const stream = await navigator.mediaDevices.getUserMedia({ audio: true }), pieces = [];
+    recorder = new MediaRecorder(stream);
+    recorder.addEventListener("dataavailable", ({ data }) => pieces.push(data));
+    recorder.addEventListener("stop", () => {
+      const type = recorder.mimeType.split(";")[0];
+      for (const track of stream.getTracks()) track.stop();
+      recorder = null;
+      find("record").textContent = "Record again";
+      find("record").ariaPressed = "false";
+      keepClip(new Blob(pieces, { type }), type === "audio/mp4" ? "recording.m4a" : type === "audio/ogg" ? "recording.ogg" : "recording.webm");
+    });
+    recorder.start();
+    find("record").textContent = "Stop recording";
+    find("record").ariaPressed = "true";
+  } catch (error) {
+    recorder = null;
+    report(`The microphone cannot be used (${error.message}). Browsers allow it on this machine or over https.`);
+  }
+}
+
+for (const side of sides) {
+  find(`model-${side}`).addEventListener("change", () => offerVoices(side));
+  find(`voice-${side}`).addEventListener("change", enable);
+}
+find("request").addEventListener("submit", (event) => { event.preventDefault(); speak(); });
+find("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !(event.shiftKey || event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  if (!find("speak").disabled) speak();
+});
+find("stop").addEventListener("click", () => speaking?.abort());
+find("file").addEventListener("change", ({ target }) => target.files.length && keepClip(target.files[0], target.files[0].name));
+find("record").addEventListener("click", record);
+find("temperature").addEventListener("input", ({ target }) => { find("temperature-value").textContent = target.value; });
+enable();
