@@ -9,7 +9,7 @@ With a mixture (finetune/data/mixture.py), a window has each source's share of s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
@@ -22,12 +22,12 @@ from torch import Tensor
 
 from overtone.finetune.config import Data, Train
 from overtone.finetune.data import sample_serialization
-from overtone.finetune.data.cached_samples import Ids, Rows, suggest_rebuild
+from overtone.finetune.data.cached_samples import Ids, RowPredictions, Rows, suggest_rebuild
 from overtone.finetune.data.keyed_permutation import derive_key, permute
 from overtone.finetune.data.mixture import MixedLengths, MixedRows
 from overtone.finetune.data.packing import best_fit, fill
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, Recipe, Sample
+from overtone.finetune.recipe import REFERENCE, Batch, Recipe, Sample
 from overtone.finetune.storage import strict_json
 
 PHASES = 2**20
@@ -256,7 +256,7 @@ class Loader:
                 self._recipe.augment(sample, self._processor, torch.Generator().manual_seed(derive_key(micro.window, row)))
                 for row, sample in zip(micro.ids, samples, strict=True)
             ]
-        return self._collate(samples, micro.packed)
+        return self._add_predictions(self._collate(samples, micro.packed), micro.ids, lambda found: found.own)
 
     def _collate(self, samples: list[Sample], packed: bool) -> Batch:
         if not packed:
@@ -265,20 +265,37 @@ class Loader:
         batch = self._recipe.pack(samples)
         return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
 
+    def _add_predictions(self, batch: Batch, rows: Iterable[int], choose: Callable[[RowPredictions], Tensor]) -> Batch:
+        """The batch of these rows with what the base predicts for them, if that was computed before."""
+        found = [self._predict(row) for row in rows]
+        known = [choose(each) for each in found if each is not None]
+        return replace(batch, tensors={**batch.tensors, REFERENCE: torch.cat(known)}) if known else batch
+
+    def _predict(self, row: int) -> RowPredictions | None:
+        try:
+            return self._rows.predict(row)
+        except UserError as error:
+            raise UserError(f"{self._rows.where(row)}: {error}") from None
+
     def _mismatch(self, micro: MicroBatch) -> tuple[Batch, ...]:
         """The prompts of a micro-batch with answers of other rows, if the recipe needs such batches."""
         reference = self._recipe.reference
         if reference is None or reference.divergence is None:
             return ()
-        groups: list[list[Sample]] = [[]]
+        groups: list[list[tuple[int, Sample]]] = [[]]
         for row in micro.ids:
             sample = self._find_mismatch(row, reference.divergence.mismatch)
-            lengths = [self._recipe.length(each) for each in (*groups[-1], sample)]
+            lengths = [self._recipe.length(each) for each in (*(other for _, other in groups[-1]), sample)]
             size = sum(lengths) if micro.packed else max(lengths) * len(lengths)
             if self._largest is not None and size > self._largest and groups[-1]:
                 groups.append([])
-            groups[-1].append(sample)
-        return tuple(self._collate(group, micro.packed) for group in groups)
+            groups[-1].append((row, sample))
+        return tuple(
+            self._add_predictions(
+                self._collate([sample for _, sample in group], micro.packed), [row for row, _ in group], lambda found: found.mismatched
+            )
+            for group in groups
+        )
 
     @cached_property
     def _longest_row(self) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files, strict_json
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Ids = NDArray[np.int64]
 COLUMNS = 8
 """Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
+REFERENCE, REFERENCE_PARTS = ".reference", ".parts"
+"""Endings of the predictions of the base beside an index, and of the folder in which they are computed."""
 HASHED_AT_ONCE = 2047
 """Maximum number of bytes hashed at once. From 2,048 on, hashlib releases the interpreter lock, and reacquiring it takes longer than
 hashing a sample."""
@@ -59,6 +64,16 @@ class SamplesFile:
         return bytes(self._bytes[offset : offset + size])
 
 
+class RowPredictions(NamedTuple):
+    """Predictions of the frozen base for one row."""
+
+    row: int
+    own: Tensor
+    """[N] of the row, fp32 or fp64."""
+    mismatched: Tensor
+    """[M] of its prompt with another row's answer; empty if the loss needs none."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """A JSONL file through its index."""
@@ -76,6 +91,8 @@ class Rows:
     """Number of truncated rows."""
     unused: dict[str, int] = field(default_factory=dict)
     """Unused part of rows → number of rows that have it."""
+    predictions: Callable[[int], RowPredictions] | None = None
+    """Returns what the frozen base predicts for a row, if that was computed before training."""
 
     @property
     def lengths(self) -> Ids:
@@ -90,6 +107,10 @@ class Rows:
     def previous(self, row: int) -> int:
         """Number of the row before this one; the last row precedes the first."""
         return (row - 1) % len(self)
+
+    def predict(self, row: int) -> RowPredictions | None:
+        """Return what the frozen base predicts for a row; None if that is computed in each step."""
+        return None if self.predictions is None else self.predictions(row)
 
     def cache_of(self, _row: int) -> Path:
         """Return the path of the sample cache with this row."""

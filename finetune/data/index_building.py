@@ -25,7 +25,16 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from overtone.finetune.data import referenced_file_changes
-from overtone.finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, index_path, read_head, samples_path
+from overtone.finetune.data.cached_samples import (
+    COLUMNS,
+    REFERENCE,
+    REFERENCE_PARTS,
+    compute_checksum,
+    files_path,
+    index_path,
+    read_head,
+    samples_path,
+)
 from overtone.finetune.data.row_problems import RowProblem, format_row_problems
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files, strict_json
@@ -43,7 +52,7 @@ SCANNED_BYTES = 2**20
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
 """Lock file in the cache's folder: of several processes that find a stale index, one rebuilds it, and the others use the result."""
-HALF_WRITTEN = re.compile(rf"\..*\.(index|samples|files)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
+HALF_WRITTEN = re.compile(rf"\..*\.(index|samples|files|reference|parts)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
 """Names of temporary files of indexes, samples and lists of files that a killed process may leave."""
 
 
@@ -122,9 +131,10 @@ def discard_other_indexes(cache: Path, paths: Iterable[Path]) -> None:
         for left in files.list_unfinished(cache):
             if HALF_WRITTEN.match(left.name):
                 files.discard(left)
-        for place in [*cache.glob("*.index"), *cache.glob("*.samples"), *cache.glob("*.files")]:
-            if place.stem not in kept:
-                files.discard(place)
+        for ending in (".index", ".samples", ".files", REFERENCE, REFERENCE_PARTS):
+            for place in cache.glob(f"*{ending}"):
+                if place.stem not in kept:
+                    files.discard(place)
 
 
 def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.data.cached_samples import Ids, Rows
+from overtone.finetune.data.cached_samples import Ids, RowPredictions, Rows
 from overtone.finetune.data.keyed_permutation import derive_key, permute
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import POSITIONS
@@ -138,6 +138,11 @@ class MixedRows:
         """Number of the row before this one in its file; the last row of a file precedes its first."""
         rows, own = self._locate(row)
         return row - own + rows.previous(own)
+
+    def predict(self, row: int) -> RowPredictions | None:
+        """Return what the frozen base predicts for a row; None if that is computed in each step."""
+        rows, own = self._locate(row)
+        return rows.predict(own)
 
     def cache_of(self, row: int) -> Path:
         return self._locate(row)[0].samples.path

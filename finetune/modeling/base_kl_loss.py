@@ -29,8 +29,14 @@ def check(weight: float, name: str, recipe: Recipe) -> None:
 
 
 def needs_reference(options: BaseModel, recipe: Recipe) -> bool:
-    """Return whether the recipe's own loss, with its `options`, needs predictions of the base."""
-    return recipe.reference is not None and recipe.reference.needed(options)
+    """Return whether the recipe's own loss, with its `options`, needs predictions of the base that are computed in each step."""
+    return recipe.reference is not None and recipe.reference.needed(options) and not has_cached_reference(options, recipe)
+
+
+def has_cached_reference(options: BaseModel, recipe: Recipe) -> bool:
+    """Return whether the recipe's own loss, with its `options`, needs predictions of the base that are computed once."""
+    reference = recipe.reference
+    return reference is not None and reference.cache is not None and reference.needed(options) and reference.cache.needed(options)
 
 
 def check_model(loaded: Loaded, recipe: Recipe, weight: float) -> None:

@@ -29,6 +29,7 @@ from overtone.finetune.recipe.loaded_model import (
     BaseDistance,
     Divergence,
     Loaded,
+    PredictionCache,
     Reference,
 )
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
@@ -66,6 +67,7 @@ __all__ = [
     "Loaded",
     "MeasuredAnswers",
     "OptionsT",
+    "PredictionCache",
     "PreparedMetrics",
     "ProcessorT",
     "Recipe",

@@ -65,6 +65,19 @@ class Reference(Generic[OptionsT]):
     """Returns whether the loss needs them with these options."""
     divergence: Divergence[OptionsT] | None = None
     """Estimate over all rows of a step of how far the model is from the base. Absent: the loss needs none."""
+    cache: PredictionCache[OptionsT] | None = None
+    """Predictions that are computed once for each row. Absent: they are computed in each step."""
+
+
+@dataclass(frozen=True)
+class PredictionCache(Generic[OptionsT]):
+    """Predictions of the base for all rows, computed before the first step and kept in the run's cache. The recipe must have no `augment`,
+    because a sample must be the same in each epoch."""
+
+    needed: Callable[[OptionsT], bool]
+    """Returns whether the options choose it."""
+    count: Callable[[Batch], list[int]]
+    """(batch of `Recipe.collate` or `pack`) → number of predictions of each of its samples."""
 
 
 @dataclass(frozen=True)

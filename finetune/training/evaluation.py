@@ -80,7 +80,7 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
 
 def _load_rounds(training: Training, rows: Rows | MixedRows, loader: Loader, requests: StopRequests) -> Iterator[list[RankBatch]]:
     """Yield this rank's batches of all `rows`. Raises `EvaluationStoppedError` if a stop is requested. Collective: call on every rank."""
-    micros = _make_micro_batches(rows, training.config.train.micro_tokens)
+    micros = make_micro_batches(rows, training.config.train.micro_tokens)
     size = training.world.data_size
     # One micro-batch for each share of the data, as the loader takes them; an evaluation has no place to resume from.
     rounds = (Step(tuple(micros[start : start + size]), Place()) for start in range(0, len(micros), size))
@@ -103,8 +103,8 @@ def _report_files(
     return found
 
 
-def _make_micro_batches(rows: Rows | MixedRows, micro_tokens: int) -> list[MicroBatch]:
-    """Micro-batches of rows of similar length; of several files, each has rows of one file."""
+def make_micro_batches(rows: Rows | MixedRows, micro_tokens: int) -> list[MicroBatch]:
+    """Return micro-batches of rows of similar length; of several files, each has rows of one file."""
     if isinstance(rows, MixedRows):
         parts = zip(rows.lengths.parts, rows.lengths.starts, strict=True)
         return [one for source, (lengths, first) in enumerate(parts) for one in _fill_batches(lengths, micro_tokens, first, source)]

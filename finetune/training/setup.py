@@ -42,6 +42,7 @@ from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.terminal import print_line
 from overtone.finetune.training.loop import Progress, find_newest, resume
+from overtone.finetune.training.reference_cache import cache_reference
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from overtone.finetune.training.step import Training, make_loader
 
@@ -78,6 +79,8 @@ def build(
     sizes = settle_sizes(config, len(lengths), int(lengths.sum()), recipe.unit, count, started)
     training = assemble_training(sizes, recipe, inputs, strategy, world)
     check_prompts(training)
+    if base_kl_loss.has_cached_reference(config.options, recipe):
+        training = cache_reference(training)
     return training, resume(training, newest)
 
 

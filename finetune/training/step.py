@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from overtone.finetune.monitoring.straggler_detection import RankTimes
-from overtone.finetune.recipe import DIVERGENCE, Batch, Loaded, Recipe, Term
+from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch, Loaded, Recipe, Term
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
 
@@ -130,18 +130,25 @@ def estimate_divergence(training: Training, rounds: Iterable[list[RankBatch]]) -
         return None
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
     for turns in rounds:
-        # Forwards are collective if the model is sharded: a rank with fewer batches repeats its last one without counting it.
-        most = map(max, zip(*gather_from_ranks(training.world, [len(turn.mismatched) for turn in turns]), strict=True))
-        for turn, forwards in zip(turns, most, strict=True):
-            count += len(turn.micro.ids) if turn.counts else 0
-            for number in range(forwards):
-                batch = copy_to_device(turn.mismatched[min(number, len(turn.mismatched) - 1)], device)
-                own = base_kl_loss.predict_in_eval_mode(reference.predict, training.model, batch)
-                base = base_kl_loss.predict_with_base(reference.predict, training.model, training.base, batch)
-                if turn.counts and number < len(turn.mismatched):
-                    total = total + (own.double() - base.double()).sum()
+        count += sum(len(turn.micro.ids) for turn in turns if turn.counts)
+        for batch, counts in list_mismatched(training.world, turns):
+            moved = copy_to_device(batch, device)
+            own, base = base_kl_loss.predict_in_eval_mode(reference.predict, training.model, moved), moved.tensors.get(REFERENCE)
+            if base is None:
+                base = base_kl_loss.predict_with_base(reference.predict, training.model, training.base, moved)
+            if counts:
+                total = total + (own.double() - base.double()).sum()
     whole, samples = sum_over_data_ranks(training.world, [float(total), float(count)])
     return whole / samples
+
+
+def list_mismatched(world: World, turns: list[RankBatch]) -> Iterator[tuple[Batch, bool]]:
+    """Yield the `mismatched` batches of this rank, each with whether it counts. Forwards are collective if the model is sharded: a rank
+    with fewer batches repeats its last one. Collective: call on every rank."""
+    most = map(max, zip(*gather_from_ranks(world, [len(turn.mismatched) for turn in turns]), strict=True))
+    for turn, forwards in zip(turns, most, strict=True):
+        for number in range(forwards):
+            yield turn.mismatched[min(number, len(turn.mismatched) - 1)], turn.counts and number < len(turn.mismatched)
 
 
 def add_divergence(training: Training, turns: list[RankBatch], estimate: float | None) -> list[RankBatch]:

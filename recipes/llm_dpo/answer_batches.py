@@ -60,6 +60,13 @@ def mismatch(sample: Sample, other: Sample, positions: int) -> Sample | None:
     }
 
 
+def count_predictions(batch: Batch) -> list[int]:
+    """Return the number of tokens of the answers of each sample."""
+    answers = batch.tensors["answers"]
+    counts = (answers < batch.targets[KL]).sum(1)
+    return (counts if "labels" in batch.tensors else counts.view(-1, 2).sum(1)).tolist()
+
+
 def pack(samples: list[Sample]) -> Batch:
     """A row of the samples' answers end to end, none attending to another."""
     return _add_places(samples, collation.pack)

@@ -22,6 +22,10 @@ class Options(ChatOptions):
     """The loss of a pair: `dpo` (Rafailov et al. 2023), `ipo` (Azar et al. 2023), `orpo` (Hong et al. 2024), `simpo` (Meng et al. 2024); or
     of an answer with a label: `kto` (Ethayarajh et al. 2024). dpo, ipo and kto compare with the base; the others need no reference, and so
     less memory and time."""
+    reference: Literal["live", "cached"] = "live"
+    """Predictions of the base for dpo, ipo and kto. `live`: computed in each step, by the model without its adapters or by a frozen copy of
+    the base. `cached`: computed once, before the first step, and kept in the run's folder, so that a step needs neither memory nor time
+    for them."""
     beta: float | None = Field(default=None, gt=0)
     """Strength of the objective; null: 0.1, and 2 for simpo. dpo, ipo, kto: the larger, the closer to the base. orpo: weight of the odds
     ratio beside the likelihood of the chosen answer. simpo: scale of the rewards."""
@@ -39,7 +43,7 @@ class Options(ChatOptions):
     @model_validator(mode="after")
     def _refuse_unused(self) -> Self:
         users: dict[str, tuple[Objective, ...]] = {
-            **{"margin": ("simpo",), "label_smoothing": ("dpo",), "length_normalized": ("dpo", "ipo")},
+            **{"reference": REFERENCED, "margin": ("simpo",), "label_smoothing": ("dpo",), "length_normalized": ("dpo", "ipo")},
             **dict.fromkeys(("desirable_weight", "undesirable_weight"), ("kto",)),
         }
         for name, objectives in users.items():

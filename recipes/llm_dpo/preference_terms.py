@@ -63,9 +63,9 @@ def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
         terms = _compute_pair_terms(Scores(sides[0], sides[1], sides[2]), choice)
     if base is None:
         return terms
-    # The estimator k3 of KL(π‖π_base) for a token, r − 1 − log r with r = π_base / π (Schulman 2020, Approximating KL divergence).
-    ratios = base - scores.detach()
-    return {**terms, KL: Term((torch.expm1(ratios) - ratios).sum(), 0.0)}
+    # The estimator k2 of KL(π‖π_base) for a token, (log π / π_base)² / 2 (Schulman 2020, Approximating KL divergence). Its k3 contains
+    # π_base / π, which is astronomic for a token of a rejected answer that the model has learned not to write.
+    return {**terms, KL: Term((base - scores.detach()).square().sum() / 2, 0.0)}
 
 
 def _compute_pair_terms(scores: Scores, choice: ObjectiveChoice) -> dict[str, Term]:

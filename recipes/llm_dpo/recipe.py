@@ -14,7 +14,20 @@ import torch
 from torch import Tensor
 
 from overtone.finetune.config import Config
-from overtone.finetune.recipe import DIVERGENCE, Batch, Divergence, ExportPlan, Loaded, Recipe, Reference, Row, Sample, Sketch
+from overtone.finetune.recipe import (
+    DIVERGENCE,
+    REFERENCE,
+    Batch,
+    Divergence,
+    ExportPlan,
+    Loaded,
+    PredictionCache,
+    Recipe,
+    Reference,
+    Row,
+    Sample,
+    Sketch,
+)
 from overtone.recipes.language import collation, loss_mask_preview
 from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
@@ -28,7 +41,7 @@ from overtone.recipes.language.preferences.preference_tokenization import (
     tokenize_pair,
 )
 
-from .answer_batches import collate, make_labelled, make_pair, mismatch, pack, split_sample
+from .answer_batches import KL, collate, count_predictions, make_labelled, make_pair, mismatch, pack, split_sample
 from .options import REFERENCED, Options
 from .preference_terms import attach_objective, compute_terms, report_means, score_tokens
 from .state import PreferenceState
@@ -58,6 +71,11 @@ def needs_reference(options: Options) -> bool:
     return options.objective in REFERENCED
 
 
+def is_reference_cached(options: Options) -> bool:
+    """Return whether the predictions of the base are computed once."""
+    return options.reference == "cached"
+
+
 def needs_divergence(options: Options) -> bool:
     """Return whether the objective needs an estimate of the divergence from the base."""
     return options.objective == "kto"
@@ -69,6 +87,9 @@ def describe_reference(options: Options, has_adapters: bool, packing: bool) -> l
     passes = passes if needs_divergence(options) else "one more forward pass for each batch"
     if not needs_reference(options):
         found = f"reference: none ({options.objective} compares the two answers by the model alone)"
+    elif is_reference_cached(options):
+        size = "4 bytes for each token of an answer" + (", twice" if needs_divergence(options) else "")
+        found = f"reference: computed once before the first step and kept in cache/ of the run's folder, {size}; no memory in a step"
     elif has_adapters:
         found = f"reference: the model with its adapters switched off, {passes}"
     else:
@@ -86,7 +107,10 @@ def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
 
     def make_batch(count: int, positions: int) -> Batch:
         batch = lay([make_filler(positions, options)] * count)
-        return replace(batch, tensors={**batch.tensors, DIVERGENCE: torch.zeros(())}) if needs_divergence(options) else batch
+        added = {DIVERGENCE: torch.zeros(())} if needs_divergence(options) else {}
+        if is_reference_cached(options):
+            added[REFERENCE] = torch.zeros(batch.targets[KL])
+        return replace(batch, tensors={**batch.tensors, **added})
 
     remarks = describe_reference(options, config.model.lora is not None, config.data.packing)
     loaded = replace(sketched.loaded, remarks=(*remarks, *sketched.loaded.remarks))
@@ -135,7 +159,12 @@ RECIPE = Recipe(
     collate=collate,
     loss=compute_terms,
     report=report_means,
-    reference=Reference(predict=score_tokens, needed=needs_reference, divergence=Divergence(needed=needs_divergence, mismatch=mismatch)),
+    reference=Reference(
+        predict=score_tokens,
+        needed=needs_reference,
+        divergence=Divergence(needed=needs_divergence, mismatch=mismatch),
+        cache=PredictionCache(needed=is_reference_cached, count=count_predictions),
+    ),
     export=export,
     formats=FORMATS,
     inference=INFERENCE,

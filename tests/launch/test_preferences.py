@@ -16,6 +16,8 @@ from overtone.recipes.llm_dpo.answer_batches import LOSS
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import ChangedCase, ChangedRuns
 from tests.recipes.llm_sft import tiny_runs
+from tests.reliability import victims
+from tests.reliability.victims import Fault
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -31,7 +33,11 @@ LABELLED = [
     {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"} for row in PAIRS for side in ("chosen", "rejected")
 ]
 LORA = {"model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"}
-ALONE: dict[str, dict[str, str]] = {"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}, "kto": {"options.objective": "kto"}}
+CACHED = {"options.reference": "cached"}
+ALONE: dict[str, dict[str, str]] = {
+    **{"full": {}, "lora": LORA, "simpo": {"options.objective": "simpo"}, "kto": {"options.objective": "kto"}},
+    **{"cached": CACHED, "cached lora": {**LORA, **CACHED}, "cached kto": {"options.objective": "kto", **CACHED}},
+}
 SHARDED: list[ChangedCase] = [
     *((2, name, {"parallel.strategy": "fsdp"}) for name in ALONE),
     (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "96"}),
@@ -64,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> ChangedRuns:
     def given(name: str) -> dict[str, str]:
-        labelled = {"data.train": str(folder / "labels.jsonl")} if name == "kto" else {}
+        labelled = {"data.train": str(folder / "labels.jsonl")} if "kto" in name else {}
         return {**basic_keys(folder), **labelled, **ALONE[name]}
 
     return ChangedRuns(folder, "llm_dpo", ALONE, SHARDED, given)
@@ -78,6 +84,40 @@ def test_sharded_runs_match_one_process(runs: ChangedRuns, world: int, name: str
         names = list_metrics(other)
         assert len(names) >= 11 and [one[key] for key in names] == pytest.approx([other[key] for key in names], rel=1e-4, abs=2e-5)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if name.startswith("cached")])
+def test_a_cached_reference_is_the_same_on_any_ranks_and_as_a_live_one(runs: ChangedRuns, name: str) -> None:
+    """The whole epoch is one step, so that all runs have the same micro-batches."""
+    live = runs(1, {"cached": "full", "cached lora": "lora", "cached kto": "kto"}[name], {})
+    found = {
+        world: runs(world, name, changes)
+        for world, changes in ((1, {}), (2, {"parallel.strategy": "fsdp"}), (4, {"parallel.strategy": "fsdp"}))
+    }
+    assert [[step[key] for key in list_metrics(step)] for step in found[1]] == [[step[key] for key in list_metrics(step)] for step in live]
+    places = [runs.place(1, name, {}), *(runs.place(world, name, {"parallel.strategy": "fsdp"}) for world in (2, 4))]
+    files = [next((place / "cache").glob("*.reference")).read_bytes() for place in places]
+    assert len({*files}) == 1 and len(files) == 3
+
+
+def test_a_killed_computation_of_the_reference_resumes_on_other_ranks(folder: Path, tmp_path: Path) -> None:
+    rows = [{**PAIRS[number % 8], "prompt": [{"role": "user", "content": f"Question {number}?"}]} for number in range(120)]
+    (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def words(run: str) -> list[str]:
+        keys = {**basic_keys(folder), **CACHED, "run.dir": str(tmp_path / run), "data.train": str(tmp_path / "many.jsonl")}
+        keys |= {"train.steps": "1", "train.micro_tokens": "60", "train.global_batch_tokens": "120", "data.too_long": "drop"}
+        return ["--recipe", "llm_dpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
+
+    victims.finish(tmp_path / "whole-witness", 4, words("whole"))
+    codes = victims.wait(victims.start(tmp_path / "witness", 2, words("killed"), Fault(rank=0, number=6, within=".parts/", torn=True)))
+    assert -9 in codes, victims.said(tmp_path / "witness")
+    cache = tmp_path / "killed" / "cache"
+    assert [*next(cache.glob("*.parts")).glob("[0-9]*")] and not [*cache.glob("*.reference")]
+    printed = launch("cpu", 1, "finetune/train.py", *words("killed"))
+    assert "rows were computed before" in printed and not [*cache.glob("*.parts")]
+    files = [next((tmp_path / run / "cache").glob("*.reference")).read_bytes() for run in ("whole", "killed")]
+    assert files[0] == files[1]
 
 
 def list_metrics(step: dict[str, Any]) -> list[str]:

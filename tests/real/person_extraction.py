@@ -105,6 +105,6 @@ def answer(model: PreTrainedModel, folder: Path, prompts: list[str], tokens: int
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
     texts = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
-    batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+    batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
     made = model.generate(**batch, max_new_tokens=tokens, do_sample=False)
     return tokenizer.batch_decode(made[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)

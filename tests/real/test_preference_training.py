@@ -18,7 +18,7 @@ from tests.launch.launching import ALONE, ROOT, command
 from tests.real.person_extraction import QUESTIONS, answer
 from tests.real.preference_pairs import HELD_OUT, is_preferred, make_pairs, write_pairs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 STEPS = 12
 SETTINGS = {
     "model.lora": "true", "train.precision": "fp32", "train.lr": 2e-4, "train.warmup": 0.1, "train.steps": STEPS,

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from overtone.finetune.data import batching, sample_serialization
 from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, Step
-from overtone.finetune.data.cached_samples import Rows, SamplesFile, compute_checksum, open_rows
+from overtone.finetune.data.cached_samples import RowPredictions, Rows, SamplesFile, compute_checksum, open_rows
 from overtone.finetune.data.index_building import Measured, build_index
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, Divergence, Reference, Sample
+from overtone.finetune.recipe import REFERENCE, Batch, Divergence, Reference, Sample
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -336,6 +336,29 @@ def test_batches_of_prompts_with_other_answers_have_at_most_so_many_positions(pa
     assert [len(batch) for batch in found] == expected and [[*itertools.chain(*found)]] == whole
     assert list_mismatched(texts, micro, largest=72) == list_mismatched(texts, micro) == whole
     assert list_mismatched(texts, micro, largest=1) == [[text] for text in whole[0]], "a longer one is alone"
+
+
+def test_batches_have_the_predictions_of_their_rows() -> None:
+    texts = ["a" * 20, *(letter * 2 + letter.upper() * 2 for letter in "bcdefg")]
+
+    def predict(row: int) -> RowPredictions:
+        if row == 5:
+            raise UserError("it was changed")
+        return RowPredictions(row, torch.tensor([row, row + 0.5]), torch.tensor([-1.0 * row]))
+
+    def collate(samples: list[Sample]) -> Batch:
+        return Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {})
+
+    divergence = Divergence(needed=lambda _: True, mismatch=join_texts)
+    reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence)
+    rows = replace(rows_in_memory(texts), predictions=predict)
+    loader = Loader(rows, replace(tiny.RECIPE, reference=reference, collate=collate), 0, 1, largest=20)
+    (turn,) = loader.turns((MicroBatch((3, 1, 2), 12, 0),))
+    assert turn.batch.tensors[REFERENCE].tolist() == [3, 3.5, 1, 1.5, 2, 2.5]
+    assert [batch.tensors[REFERENCE].tolist() for batch in turn.mismatched] == [[-3], [-1], [-2]]
+    with pytest.raises(UserError, match=r"memory\.jsonl:6: it was changed"):
+        loader.batch(MicroBatch((5,), 4, 0))
+    loader.close()
 
 
 def test_rows_of_one_prompt_are_walked_once() -> None:

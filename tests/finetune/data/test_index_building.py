@@ -299,7 +299,11 @@ def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
     cache, paths = tmp_path / "cache", [tiny.write_rows(tmp_path / f"{name}.jsonl", ["abc"]) for name in ("train", "val", "old")]
     for path in paths:
         opened(path, cache)
+    for path in paths:
+        cached_samples.index_path(path, cache).with_suffix(".reference").touch()
+        cached_samples.index_path(path, cache).with_suffix(".parts").mkdir()
     index_building.discard_other_indexes(cache, paths[:2])
+    assert len([*cache.glob("*.reference")]) == len([*cache.glob("*.parts")]) == 2
     assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
     assert [cached_samples.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from overtone.recipes.llm_dpo.answer_batches import Sample, collate, make_labelled, make_pair, mismatch, pack, split_sample
+from overtone.finetune.recipe import Batch
+from overtone.recipes.llm_dpo.answer_batches import (
+    Sample,
+    collate,
+    count_predictions,
+    make_labelled,
+    make_pair,
+    mismatch,
+    pack,
+    split_sample,
+)
 
 CHOSEN, REJECTED = ([1, 2, 10, 11], [False, False, True, True]), ([1, 2, 12], [False, False, True])
 LABELLED = ([3, 13, 14, 5], [False, True, True, False])
@@ -23,6 +35,12 @@ def test_answers_are_found_in_every_layout(packed: bool) -> None:
     pair, other = make_pair(CHOSEN, REJECTED), make_pair(REJECTED, CHOSEN)
     assert list_answers([pair, other], packed) == [[10, 11], [12], [12], [10, 11]]
     assert list_answers([make_labelled(LABELLED, True), make_labelled(REJECTED, False)], packed) == [[13, 14], [12]]
+
+
+@pytest.mark.parametrize("lay", [pack, collate])
+def test_predictions_of_each_sample_are_counted(lay: Callable[[list[Sample]], Batch]) -> None:
+    assert count_predictions(lay([make_pair(CHOSEN, REJECTED), make_pair(REJECTED, REJECTED)])) == [3, 2]
+    assert count_predictions(lay([make_labelled(LABELLED, True), make_labelled(REJECTED, False)])) == [2, 1]
 
 
 def test_a_padded_pair_has_a_row_for_each_side() -> None:

@@ -35,6 +35,8 @@ def test_the_config_of_a_checkpoint_is_a_valid_config(tmp_path: Path, objective:
         ({"objective": "sft"}, r"options\.objective"),
         ({"beta": "0"}, r"options\.beta"),
         ({"label_smoothing": "0.5"}, r"options\.label_smoothing"),
+        ({"reference": "copy"}, r"options\.reference"),
+        ({"objective": "orpo", "reference": "cached"}, "reference has no effect on orpo, only on dpo and ipo and kto; remove it"),
         ({"margin": "2"}, "margin has no effect on dpo, only on simpo; remove it"),
         ({"objective": "orpo", "length_normalized": "true"}, "length_normalized has no effect on orpo, only on dpo and ipo"),
         ({"objective": "ipo", "label_smoothing": "0.1"}, "label_smoothing has no effect on ipo"),

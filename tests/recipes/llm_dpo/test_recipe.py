@@ -204,12 +204,20 @@ def test_a_full_run_has_a_frozen_copy_and_plan_names_the_reference(base: Path, t
     tiny.let_go(tmp_path / "run")
     config = config_of(base, tmp_path)
     training, _ = setup.build(config, RECIPE, world)
+    cached = (("options.reference", "cached"),)
     assert training.base is not None and not any(parameter.requires_grad for parameter in training.base.parameters())
     estimates = {name: estimate_run(config_of(base, tmp_path, *own), RECIPE) for name, own in (
         ("full", ()), ("lora", (("model.lora", "true"),)), ("simpo", (("options.objective", "simpo"),)),
+        ("cached", cached), ("kto", (("options.objective", "kto"), *cached)),
     )}  # fmt: skip
-    assert {name: estimate.outline.with_base for name, estimate in estimates.items()} == {"full": True, "lora": False, "simpo": False}
-    for name, said in (("full", "frozen copy of the base"), ("lora", "adapters switched off"), ("simpo", "reference: none (simpo")):
+    assert [name for name, estimate in estimates.items() if estimate.outline.with_base] == ["full"]
+    for name, said in (
+        ("full", "frozen copy of the base"),
+        ("lora", "adapters switched off"),
+        ("simpo", "reference: none (simpo"),
+        ("cached", "kept in cache/ of the run's folder, 4 bytes for each token of an answer; no memory in a step"),
+        ("kto", "4 bytes for each token of an answer, twice"),
+    ):
         assert any(said in remark for remark in estimates[name].remarks)
         assert estimates[name].activations(90, "none", 1).peak > 0
 
