@@ -10,9 +10,10 @@ from typing import get_args
 from torch import Tensor
 
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
-from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_content, print_diagnostic
 from overtone.recipes.class_labels import find_label, read_label
 from overtone.recipes.language.options import Droppable
@@ -48,20 +49,9 @@ def generate(folder: Path, argv: list[str]) -> int:
 
 
 def read_rows(path: Path) -> list[tuple[str, Row]]:
-    """Place and content of each line. Raises `UserError` for a file that cannot be read, and for a line that is no JSON object."""
-    found = []
-    try:
-        lines = [*input_files.read_lines(path)]
-    except OSError as error:
-        raise UserError(f"--rows {path}: cannot be read ({error.strerror or error})") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                found.append((f"{path}:{number}", strict_json.loads_object(line)))
-            except UserError as error:
-                raise UserError(f"{path}:{number}: {error}") from None
-    if not found:
-        raise UserError(f"--rows {path}: contains no row; give a JSONL file")
+    """Place and content of each line. Raises `UserError` for a file that cannot be read, and for lines that are no JSON object."""
+    found: list[tuple[str, Row]] = []
+    visit_rows(path, lambda line, row: found.append((f"{path}:{line}", row)), "give a JSONL file", "--rows")
     return found
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from overtone.data_prep import manifest
 from overtone.finetune.config import Data
+from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
-from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
+from overtone.recipes.speech.evaluation.evaluation_items import HOW_TO_MAKE_ROWS
 
 from .dataset_row_checks import check_is_speech, find_speaker_name
 from .training_files import list_training_files, list_validation_files
@@ -59,16 +60,16 @@ def visit_speakers(data: Data, recipe: str, default: str | None, add_row: Callab
         )
     names: dict[str, None] = {}
 
-    def visit_row(root: Path, row: Row) -> None:
+    def visit_row(root: Path, _: int, row: Row) -> None:
         check_is_speech(row, recipe)
         name = find_speaker_name(row, default)
         names[name] = None
         add_row(root, name, row)
 
     for train in trained:
-        visit_rows(train, partial(visit_row, train.parent))
+        visit_rows(train, partial(visit_row, train.parent), HOW_TO_MAKE_ROWS)
     for val in list_validation_files(data):
-        visit_rows(val, lambda row: require_trained(find_speaker_name(row, default), names))
+        visit_rows(val, lambda _, row: require_trained(find_speaker_name(row, default), names), HOW_TO_MAKE_ROWS)
 
 
 def require_trained(name: str, trained: Collection[str]) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
 from overtone.finetune.config import Config, Data
 from overtone.finetune.data.context_rows import EarlierRows
+from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage.json_schema import parse_model
 from overtone.recipes.recipe_state_file import store_state
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
-from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
+from overtone.recipes.speech.evaluation.evaluation_items import HOW_TO_MAKE_ROWS
 from overtone.recipes.speech.training_files import check_dataset_codec, list_training_files
 from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
@@ -42,14 +43,14 @@ def measure_context(data: Data, options: Options) -> CsmContext:
     and line for clips without a place in a recording, and if no clip has any."""
     turns, seconds = Counter[int](), 0.0
 
-    def add_row(earlier: EarlierRows, row: Row) -> None:
+    def add_row(earlier: EarlierRows, _: int, row: Row) -> None:
         nonlocal seconds
         before = earlier.find(locate_clip(row))
         turns[len(before)] += 1
         seconds += sum(clip.end - clip.begin for clip in before)
 
     for train in list_training_files(data):
-        visit_rows(train, partial(add_row, EarlierRows.of(train, locate_clip, limit_context(options))))
+        visit_rows(train, partial(add_row, EarlierRows.of(train, locate_clip, limit_context(options))), HOW_TO_MAKE_ROWS)
     having = turns.total() - turns[0]
     if not having:
         raise UserError(

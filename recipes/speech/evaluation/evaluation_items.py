@@ -9,17 +9,19 @@ from typing import TypeVar
 
 from overtone.data_prep import manifest
 from overtone.data_prep.clips.measurements import WORD
-from overtone.finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
-from overtone.finetune.storage import input_files
 from overtone.finetune.storage.referenced_files import find_file
-from overtone.finetune.storage.strict_json import loads_object
 
 ItemT = TypeVar("ItemT")
 
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
 """Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""
+
+
+HOW_TO_MAKE_ROWS = "`overtone voice RECORDINGS --out FOLDER` makes some"
+"""Advice for a file that is missing or empty."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +57,13 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
     """
     items: list[Item] = []
 
-    def add(row: Row) -> None:
+    def add(_: int, row: Row) -> None:
         item = _parse_item(f"{data.stem}-{len(items) + 1:04d}", row, data.parent, speaker, reference)
         items.append(item)
         check(item)
 
-    visit_rows(data, add)
+    visit_rows(data, add, HOW_TO_MAKE_ROWS)
     return items
-
-
-def visit_rows(path: Path, visit: Callable[[Row], None]) -> None:
-    """Call `visit` with each row of a JSONL file. Raises one `UserError` with the file and line of each row for which `visit` does."""
-    problems, rows = list[RowProblem](), 0
-    try:
-        file = input_files.open_file(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; `overtone voice RECORDINGS --out FOLDER` makes such a file") from None
-    with file:
-        for number, line in enumerate(input_files.split_lines(file, path), start=1):
-            if not line.strip():
-                continue
-            rows += 1
-            try:
-                visit(loads_object(line))
-            except UserError as error:
-                problems.append(RowProblem(number, str(error)))
-    if problems:
-        raise UserError(format_row_problems(path, problems, rows))
-    if not rows:
-        raise UserError(f"{path} has no rows; `overtone voice RECORDINGS --out FOLDER` makes some")
 
 
 def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:

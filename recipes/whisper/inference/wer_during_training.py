@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import JsonValue
 
 from overtone.finetune.config import Config
+from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Row
-from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage import files
 from overtone.finetune.storage.referenced_files import find_file
-from overtone.finetune.storage.strict_json import loads_object
 from overtone.recipes.speech.dataset_row_checks import check_text
 from overtone.recipes.speech.evaluation.intelligibility import count_errors
 
@@ -59,24 +59,17 @@ def prepare(config: Config[Any]) -> PreparedMetrics:
 
 def read_rows(path: Path, processor: RecognizerProcessor) -> list[SpokenRow]:
     """The rows of a data file. Raises `UserError` with file and line for one without audio or text."""
-    if not path.is_file():
-        raise UserError(f"sample.prompts: {path} is no file; give data files whose clips are transcribed, such as the val.jsonl of the run")
     rows = list[SpokenRow]()
-    for number, line in enumerate(input_files.read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = loads_object(line)
-            audio = find_file(path.parent, read_file_name(row))
-            if not audio.is_file():
-                raise UserError(f"{audio} does not exist")
-            rows.append(
-                SpokenRow(audio, read_text(row), choose_language(row.get("language"), processor), choose_task(row.get("task"), processor))
-            )
-        except UserError as error:
-            raise UserError(f"{path}:{number}: {error}") from None
-    if not rows:
-        raise UserError(f"sample.prompts: {path} has no rows")
+
+    def add_row(_: int, row: Row) -> None:
+        audio = find_file(path.parent, read_file_name(row))
+        if not audio.is_file():
+            raise UserError(f"{audio} does not exist")
+        rows.append(
+            SpokenRow(audio, read_text(row), choose_language(row.get("language"), processor), choose_task(row.get("task"), processor))
+        )
+
+    visit_rows(path, add_row, "give data files whose clips are transcribed, such as the val.jsonl of the run", "sample.prompts:")
     return rows
 
 

@@ -86,9 +86,9 @@ def test_mistakes_are_explained(class_export: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "list.jsonl").write_text("[1]\n")
     for words, problem in (
-        (["--rows", tmp_path / "empty.jsonl"], "contains no row; give a JSONL file"),
+        (["--rows", tmp_path / "empty.jsonl"], "has no rows; give a JSONL file"),
         (["--rows", tmp_path / "list.jsonl"], "list.jsonl:1: "),
-        (["--rows", tmp_path / "gone.jsonl"], "gone.jsonl: cannot be read (No such file"),
+        (["--rows", tmp_path / "gone.jsonl"], "gone.jsonl: No such file"),
         (["--text", "x", "--out", tmp_path / "empty.jsonl"], "empty.jsonl exists; remove it, or give another name"),
         (["--text", "\udcff"], "--text: the row contains half of a character (the lone surrogate \\udcff); give complete characters"),
         (["--text", "x", "--allow-dropped", "all"], "--allow-dropped all: expected one of system"),

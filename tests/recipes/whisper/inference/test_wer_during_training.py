@@ -55,7 +55,7 @@ def test_a_row_that_cannot_be_measured_is_named_with_its_line(row: dict[str, Any
 
 def test_files_without_rows_are_refused_and_segments_are_a_text(tmp_path: Path) -> None:
     for path in (tmp_path / "gone.jsonl", write_rows(tmp_path / "empty.jsonl", [])):
-        with pytest.raises(UserError, match=f"sample.prompts: {path} "):
+        with pytest.raises(UserError, match=f"sample.prompts: {path}"):
             wer_during_training.read_rows(path, PROCESSOR)
     segments = [{"start": 0, "end": 1, "text": "Good"}, {"start": 1, "end": 2, "text": "day."}]
     assert wer_during_training.read_text({"segments": segments}) == "Good day."
