@@ -36,7 +36,6 @@ ROLES: dict[str, str] = {
     "exported_folder": "inference",
     "decoding": "inference",
     "synthesizer": "inference",
-    "continuous_batching": "inference",
     "export_plan": "exporting",
     "model_card": "exporting",
 }

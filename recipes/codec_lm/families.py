@@ -69,6 +69,11 @@ class Family(JsonPart):
         return self.sample_rate / self.samples_per_frame
 
     @property
+    def sampling(self) -> dict[str, float]:
+        """The authors' sampling settings, by their names in generation_config.json."""
+        return {"temperature": self.temperature, "top_p": self.top_p, "repetition_penalty": self.repetition_penalty}
+
+    @property
     def control_tokens(self) -> list[str]:
         """Names of all tokens but the codes."""
         return [*self.before_text, *self.after_text, self.end_of_speech, *self.after_speech]

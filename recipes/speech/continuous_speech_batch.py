@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from .decoding.continuous_batching import FrameBatch, RowFrame
 
+FIRST_CHUNK, LARGEST_CHUNK = 1, 32
+"""Frames per chunk of a stream: one at first, so that sound starts early, then each time twice as many, which cost less per frame."""
 Join = Callable[[SpeechRequest, SpeechSampling], int]
 DecodeStream = Callable[[SpeechRequest, Iterator["Tensor"]], Iterator["Tensor"]]
 
@@ -54,11 +56,19 @@ class _Speech:
     frames: list[Tensor]
 
 
+def growing_chunk_sizes() -> Iterator[int]:
+    """Frames of the first chunk, of the next one, and so on."""
+    size = FIRST_CHUNK
+    while True:
+        yield size
+        size = min(2 * size, LARGEST_CHUNK)
+
+
 class SpeechBatch:
     """Owns the requests in progress and their codec streams. Implements `RunningBatch` for `SpokenRequest`; its pieces are chunks
     [samples] float32."""
 
-    def __init__(self, batch: FrameBatch[Any], join: Join, decode_stream: DecodeStream) -> None:
+    def __init__(self, batch: FrameBatch[Any, Any, Any], join: Join, decode_stream: DecodeStream) -> None:
         """`join`: starts a request in a row of the batch and returns the row. `decode_stream`: as `FrameVoice.decode_stream`."""
         self._batch, self._join, self._decode_stream = batch, join, decode_stream
         self._speeches: dict[int, _Speech] = {}
@@ -70,8 +80,6 @@ class SpeechBatch:
 
     def join(self, spoken: SpokenRequest) -> int:
         """Implements `RunningBatch`."""
-        from .decoding.frame_loop import growing_chunk_sizes
-
         pieces, sizes = _Pieces(), growing_chunk_sizes()
         sound = self._decode_stream(spoken.request, iter(pieces))
         row = self._batch.join_or_free(lambda: self._join(spoken.request, spoken.sampling))

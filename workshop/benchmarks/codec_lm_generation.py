@@ -17,11 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from overtone.finetune.storage import files
 from overtone.recipes.codec_lm.families import ORPHEUS, Family
-from overtone.recipes.codec_lm.inference.decoding import SpeechTokenDecoder, SpeechTokenSession
+from overtone.recipes.codec_lm.inference.decoding import SpeechTokenBatch, SpeechTokenDecoder, TokenSampler
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from overtone.recipes.codec_lm.model import tiny_checkpoint
 from overtone.recipes.codec_lm.model.sequence_layout import SpeechTokenIds
-from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.tiny_checkpoints import to_safetensors
 from workshop.benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 
@@ -84,10 +83,8 @@ def make_ways(folder: Path, codes: int, texts: int, frames: int) -> Ways:
         return [ids.decode_frames(one).tolist() for one in found[:, len(prompt) :]]
 
     def ours() -> Codes:
-        session = SpeechTokenSession(decoder, [prompt] * texts, CodeSampler(greedy=True), True, [0] * texts, frames)
-        for _ in session.frames():
-            pass
-        return [one.codes.tolist() for one in session.results()]
+        batch, greedy = SpeechTokenBatch(decoder, texts), TokenSampler(greedy=True)
+        return [one.codes.tolist() for one in batch.finish([batch.join(prompt, greedy, 0, frames) for _ in range(texts)])]
 
     return {"stock": theirs, "here": ours}
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import CsmForConditionalGeneration
 
-from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.inference.decoding import CsmBatch, CsmDecoder
 from overtone.recipes.csm.inference.exported_folder import ExportedCsm
 from overtone.recipes.csm.model import tiny_checkpoint
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
@@ -48,10 +48,8 @@ def make_ways(folder: Path, codebooks: int, texts: int, frames: int) -> Ways:
 
     @torch.inference_mode()
     def ours() -> Codes:
-        session = CsmSession(decoder, [decoder.embed_text(prompt)] * texts, GREEDY, [0] * texts, frames)
-        for _ in session.frames():
-            pass
-        return [one.codes.tolist() for one in session.results()]
+        batch, embedded = CsmBatch(decoder, texts), decoder.embed_text(prompt)
+        return [one.codes.tolist() for one in batch.finish([batch.join(embedded, GREEDY, 0, frames) for _ in range(texts)])]
 
     return {"stock": theirs, "here": ours}
 

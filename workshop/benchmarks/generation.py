@@ -21,7 +21,7 @@ import torch
 from overtone.finetune.storage import files
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
+from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from overtone.recipes.voice_clone.model import sequence_layout, tiny_checkpoint
@@ -105,10 +105,8 @@ def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) ->
     @torch.inference_mode()
     def ours() -> Codes:
         prompt = embedder.embed(tokens[: -sequence_layout.TAIL], None, VoiceConditioning(vector), streamed=False)
-        session = DecodingSession(decoder, [prompt] * texts, GREEDY, [0] * texts, frames)
-        for _ in session.frames():
-            pass
-        return [one.codes.tolist() for one in session.results()]
+        batch = TalkerBatch(decoder, texts)
+        return [one.codes.tolist() for one in batch.finish([batch.join(prompt, GREEDY, 0, frames) for _ in range(texts)])]
 
     return {"stock": theirs, "here": ours}
 

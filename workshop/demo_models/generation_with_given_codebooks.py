@@ -7,21 +7,20 @@ words that were read wrong count as well. With more given codebooks, the WER sho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from overtone.data_prep.audio.waveform import Samples
 from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
-from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
-from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbeddings
 from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer
@@ -39,26 +38,48 @@ class GivenThenGreedy(CodeSampler):
         return super().choose(scores, random) if chosen is None else chosen
 
 
-class GivenCodes(DecodingSession):
-    """Generates frames whose first codebooks are given, greedily."""
+@dataclass(frozen=True)
+class GivenPrompt(PromptEmbeddings):
+    """A prompt, and the codes [T, K] of its frames in the first K codebooks, with K from 1 to all."""
 
-    def __init__(self, decoder: TalkerDecoder, prompts: Sequence[PromptEmbeddings], codes: Sequence[Tensor]) -> None:
-        """`codes`: codes [T, K] of each row in the first K codebooks, with the same K from 1 to all."""
-        end = decoder.ids.codec_eos
-        self.given = pad_sequence([functional.pad(row, (0, 0, 0, 1), value=end) for row in codes], padding_value=end)
-        super().__init__(decoder, prompts, GREEDY, [0] * len(prompts), len(self.given) - 1)
+    codes: Tensor
 
-    def choose_first(self, count: Tensor) -> None:
-        """Codebook 0 of frame `count` [1]: the given one."""
-        self.first.copy_(self.given.index_select(0, count)[0, :, 0])
+
+class GivenCodes(TalkerBatch):
+    """Generates frames whose first codebooks are given, greedily. All requests have the same number of given codebooks."""
+
+    def __init__(self, decoder: TalkerDecoder, requests: int) -> None:
+        super().__init__(decoder, requests)
+        self.given: dict[int, Tensor] = {}
+        """Row → given codes [T + 1, K], of which the last ones are end of speech."""
+
+    @torch.inference_mode()
+    def join(self, prompt: PromptEmbeddings, sampler: FrameSampler, seed: int, limit: int) -> int:  # noqa: ARG002  # always greedy
+        """Implements `FrameBatch` for a `GivenPrompt`."""
+        assert isinstance(prompt, GivenPrompt)
+        row = super().join(prompt, GREEDY, seed, max(1, len(prompt.codes)))
+        self.given[row] = functional.pad(prompt.codes, (0, 0, 0, 1), value=self.decoder.ids.codec_eos)
+        self.first[row] = self.given[row][0, 0]
+        return row
+
+    def choose_first(self, count: Tensor) -> Tensor:
+        """Codebook 0 of frame `count` [rows]: the given one."""
+        return self._find_given(count)[:, 0]
 
     def run_frame(self, size: int) -> None:
         """Run a frame as the base class does, with the given codes of the frame."""
-        others = self.given.index_select(0, self.frame)[0, :, 1:]
         # A row that has ended has no codes; the tables have no row for the end.
-        others = others.clamp(max=self.decoder.ids.codebook_size - 1)
-        self.sampler = FrameSampler(GREEDY.first, GivenThenGreedy(greedy=True, given=iter(others.unbind(1))))
+        others = self._find_given(self.frame)[:, 1:].clamp(max=self.decoder.ids.codebook_size - 1)
+        self.others = GivenThenGreedy(greedy=True, given=iter(others.unbind(1)))
         super().run_frame(size)
+
+    def _find_given(self, count: Tensor) -> Tensor:
+        """The given codes [rows, K] of frame `count` [rows]; end of speech after the last one, and in rows without a request."""
+        codebooks = max((codes.shape[1] for codes in self.given.values()), default=1)
+        found = self.codes.new_full((self.cache.rows, codebooks), self.decoder.ids.codec_eos)
+        for row, codes in self.given.items():
+            found[row] = codes[min(int(count[row]), len(codes) - 1)]
+        return found
 
 
 class GivenCodesSynthesizer(Synthesizer):
@@ -70,10 +91,13 @@ class GivenCodesSynthesizer(Synthesizer):
         codec = qwen3_tts_codec.load_codec(exported.folder / CODEC_FOLDER, "cpu")
         self.codes = {text: self._encode(codec, wave)[:, :codebooks] for text, wave in recordings.items()}
 
-    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> GivenCodes:  # noqa: ARG002  # always greedy
+    def make_prompt(self, request: SpeechRequest) -> GivenPrompt:
         """Implements `FrameVoice`."""
-        prompts = [self.make_prompt(request) for request in requests]
-        return GivenCodes(self._decoder, prompts, [self.codes[request.text] for request in requests])
+        return GivenPrompt(**vars(super().make_prompt(request)), codes=self.codes[request.text])
+
+    def open_frames(self, requests: int) -> GivenCodes:
+        """Implements `FrameVoice`."""
+        return GivenCodes(self._decoder, requests)
 
     def _encode(self, codec: object, wave: Samples) -> Tensor:
         """The codes [T, codebooks] of a recording, on the model's device."""

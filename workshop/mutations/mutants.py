@@ -334,10 +334,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "every sample of generated speech is rounded down, half a step too low on average",
     ),
     Mutant(
-        "recipes/speech/frame_synthesizer.py",
-        "        session.check_well_formed()\n        (result,)",
-        "        (result,)",
-        "tests/recipes/speech/test_frame_synthesizer.py::test_what_is_no_code_is_an_error_whole_and_streamed",
+        "recipes/codec_lm/inference/decoding.py",
+        "            if stray:",
+        "            if len(stray) > 1:",
+        "tests/recipes/codec_lm/inference/test_synthesizer.py::test_tokens_that_are_no_codes_are_an_error",
         "a stream of tokens that are no codes ends as if it were speech",
     ),
     Mutant(
@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/codec_lm/inference/decoding.py",
-        "self.generated.scatter_(1, token_ids[choice][:, None], True)",
+        "self._generated.scatter_(1, self.decoder.token_ids[slot][choice][:, None], True)",
         "pass",
         "tests/recipes/codec_lm/inference/test_decoding.py::test_a_repetition_penalty_is_that_of_stock_generation",
         "the repetition penalty has no effect, other than in transformers",
@@ -1898,10 +1898,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the model's own sampling settings override those of a request",
     ),
     Mutant(
-        "recipes/speech/decoding/frame_loop.py",
-        "torch.where(over.any(1), over.argmax(1), self.frame_count)",
-        "torch.where(over.any(1), over.argmax(1) + 1, self.frame_count)",
-        "tests/recipes/speech/decoding/test_frame_loop.py::test_a_row_ends_before_its_end_of_speech_code_while_others_continue",
+        "recipes/speech/decoding/continuous_batching.py",
+        "RowFrame(None, over=True, ended=True)",
+        "RowFrame(codes, over=True, ended=True)",
+        "tests/recipes/speech/decoding/test_continuous_batching.py::test_a_group_is_generated_up_to_the_end_of_each_request",
         "the end-of-speech code is decoded as a frame of audio",
     ),
     Mutant(
@@ -2561,20 +2561,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "number >= 0",
         "tests/recipes/csm/inference/test_exported_folder.py::test_an_export_has_its_trained_speakers",
         "a cloned voice gets the number of a trained speaker",
-    ),
-    Mutant(
-        "recipes/speech/decoding/frame_loop.py",
-        "            end -= 1",
-        "            end -= 0",
-        "tests/recipes/speech/decoding/test_frame_loop.py::test_chunks_are_the_sound_without_the_end_frame",
-        "a stream ends with the sound of the end frame",
-    ),
-    Mutant(
-        "recipes/speech/decoding/left_padding.py",
-        "self._is_real[:, None, None, :size] & (self._slots[:size] <= slots[:, None])",
-        "(self._slots[:size] <= slots[:, None])[None, None]",
-        "tests/recipes/speech/decoding/test_left_padding.py::test_a_row_does_not_see_its_padding_nor_later_slots",
-        "shorter prompts of a batch attend to their padding",
     ),
     Mutant(
         "recipes/speech/serving/passage_batch.py",

@@ -55,8 +55,7 @@ def make_generation_config(base: Path, family: Family) -> dict[str, JsonValue]:
     has settings of its own."""
     ids = find_token_ids(load_tokenizer(base, None), family, base)
     own = cleaned(base / GENERATION)[0] if (base / GENERATION).is_file() else {}
-    stock = {"temperature": family.temperature, "top_p": family.top_p, "repetition_penalty": family.repetition_penalty}
-    return {"do_sample": True, **stock, **own, "eos_token_id": ids.end_of_speech}
+    return {"do_sample": True, **family.sampling, **own, "eos_token_id": ids.end_of_speech}
 
 
 def make_codec_files(base: Path, family: Family, record: CodecRecord) -> dict[str, bytes]:

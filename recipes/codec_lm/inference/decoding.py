@@ -7,7 +7,8 @@ captured once and replayed. Where the stock output is well-formed, greedy tokens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,10 @@ from torch.nn import functional as F
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from overtone.recipes.speech.decoding.frame_loop import FrameLoop
-from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch, RowFrame
+from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from ..model.sequence_layout import SpeechTokenIds
 
@@ -55,86 +57,104 @@ class SpeechTokenDecoder:
         return [torch.cat([first, rows[self.ids.end_of_speech][None]]), *others]
 
 
-class SpeechTokenSession(FrameLoop):
-    """Speech of one batch. A choice is the number of a token among those of its slot, so the code; in slot 0 there is one more, end of
-    speech. `codes` has them in the codec's order."""
+@dataclass(frozen=True)
+class TokenSampler(CodeSampler):
+    """The settings of a request."""
+
+    constrained: bool = True
+    """True: only the codes that can come next are candidates. The requests that are in a batch at once must agree."""
+
+
+class SpeechTokenBatch(FrameBatch[RowCache, Sequence[int], TokenSampler]):
+    """Speech of up to so many requests at once, from the token ids of their prompts.
+
+    A choice is the number of a token among those of its slot, so the code; in slot 0 there is one more, end of speech. `codes` has them in
+    the codec's order.
+    """
 
     @torch.inference_mode()
-    def __init__(
-        self,
-        decoder: SpeechTokenDecoder,
-        prompts: Sequence[Sequence[int]],
-        sampler: CodeSampler,
-        constrained: bool,
-        seeds: Sequence[int],
-        max_frames: int,
-    ) -> None:
-        """Read the prompts and choose the first code of each row. Generates at most `max_frames` frames, fewer if the positions run out."""
-        device, slots = decoder.table.device, len(decoder.ids.slots)
-        given = [torch.tensor(prompt, device=device) for prompt in prompts]
-        x, pads = pad_left([F.embedding(ids, decoder.table) for ids in given])
-        rows, start, _ = x.shape
-        limit = min(max_frames, (decoder.positions - start) // slots)
-        super().__init__(start, torch.zeros(limit, rows, slots, dtype=torch.int64, device=device), positions=slots)
-        self.decoder, self.sampler, self.constrained = decoder, sampler, constrained
-        self.cache = decoder.layers.make_cache(rows, start + limit * slots)
-        self.padded = PaddedSlots(pads, start, decoder.layers.make_rotary_table(start + limit * slots))
-        self.random = draw_random_numbers(seeds, limit + 1, slots).to(device)
-        self.generated = torch.zeros(rows, len(decoder.head), dtype=torch.bool, device=device)
-        for row, ids in zip(self.generated, given, strict=True):
-            row[ids] = True  # as in transformers, the penalty is also for tokens of the prompt
-        self.frame = torch.zeros(1, dtype=torch.int64, device=device)
-        self.first = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.stray = torch.full((rows,), -1, device=device)
-        """The first token of each row that is no code of its slot; -1: there is none."""
-        hidden = decoder.layers(x, self.cache, self.padded.make_prompt_window())[:, -1]
-        self.first.copy_(self._choose(hidden, 0, self.random[0, 0]))
+    def __init__(self, decoder: SpeechTokenDecoder, requests: int) -> None:
+        cache, codebooks, device = RowCache(decoder.layers, count_rows(requests)), len(decoder.ids.slots), decoder.head.device
+        self.decoder, self.sampling = decoder, RowSampling(cache.rows, device)
+        super().__init__(cache, self.sampling, requests, codebooks, decoder.positions, positions=codebooks)
+        self.first = torch.zeros(cache.rows, dtype=torch.int64, device=device)
+        """[rows]: the choice for slot 0 of the next frame."""
+        self._generated = torch.zeros(cache.rows, len(decoder.head), dtype=torch.bool, device=device)
+        self._constrained = True
+        self._stray = torch.full_like(self.first, -1)
+        """[rows]: the last token that was no code of its slot; -1: there was none."""
 
     @property
     def ended(self) -> Tensor:
-        return (self.first == self.decoder.ids.codebook_size) | (self.stray >= 0)
+        """[rows] bool: rows whose next token is end of speech."""
+        return self.first == self.decoder.ids.codebook_size
+
+    @property
+    def plan(self) -> Hashable:
+        """Implements `FrameBatch`."""
+        return self.sampling.plan, self._constrained
 
     def find_ends(self, codes: Tensor) -> Tensor:
+        """[…, codebooks] → […] bool: slot 0 is end of speech."""
         return codes[..., self.decoder.ids.slots[0]] == self.decoder.ids.codebook_size
 
-    def check_well_formed(self) -> None:
-        """Raise `UserError` if a token was no code of its slot, which only happens without the constraint."""
-        found = self.stray[self.stray >= 0].tolist()
-        if found:
-            raise UserError(
-                f"--unconstrained: the model produced token {found[0]} where a code was expected, in frame {self.frame_count}; remove the "
-                "option, so that only codes are chosen, or train longer"
-            )
+    @torch.inference_mode()
+    def join(self, prompt: Sequence[int], sampler: TokenSampler, seed: int, limit: int) -> int:
+        """Implements `FrameBatch`. Raises `UserError` also for a request that differs from the running ones in `constrained`."""
+        if sampler.constrained != self._constrained and self.is_running:
+            raise UserError("--unconstrained is not possible in one batch with requests that are constrained; remove the option")
+        self._constrained = sampler.constrained
+        ids = torch.tensor(prompt, device=self.decoder.table.device)
+        row, state = self.take_row(F.embedding(ids, self.decoder.table), sampler, seed, limit)
+        self._generated[row] = False
+        self._generated[row, ids] = True  # as in transformers, the penalty is also for tokens of the prompt
+        self._stray[row] = -1
+        # All rows are computed, as in a frame, so that the choice has the same arithmetic; the other rows keep their state.
+        choice = self._choose(state.expand(self.cache.rows, -1), 0, self.random[1, 0])[row]
+        self.first[row] = choice
+        self._generated[row, self.decoder.token_ids[0][choice]] = True
+        return row
+
+    def step(self) -> dict[int, RowFrame]:
+        """Implements `FrameBatch`. Raises `UserError` if a token was no code of its slot, which only happens without the constraint."""
+        found = super().step()
+        if not self._constrained:
+            tokens = self._stray.tolist()
+            stray = [tokens[row] for row, frame in found.items() if frame.codes is not None and tokens[row] >= 0]
+            if stray:
+                raise UserError(
+                    f"--unconstrained: the model produced token {stray[0]} where a code was expected; remove the option, so that only "
+                    "codes are chosen, or train longer"
+                )
+        return found
 
     def run_frame(self, size: int) -> None:
-        decoder, choices = self.decoder, [self.first.clone()]
-        slots, random = len(decoder.ids.slots), self.random.index_select(0, self.frame)[0]
-        for slot, window in enumerate(self.padded.make_step_windows(self.frame * slots, slots, size)):
-            hidden = decoder.layers(F.embedding(choices[-1], decoder.tables[slot])[:, None], self.cache, window)[:, -1]
+        """One frame, and the choice for slot 0 of the next one."""
+        decoder, choices, (now, following) = self.decoder, [self.first.clone()], self.random
+        slots = len(decoder.ids.slots)
+        for slot, window in enumerate(self.cache.make_windows(slots, size)):
+            hidden = decoder.layers(F.embedding(choices[-1], decoder.tables[slot])[:, None], self.cache.store, window)[:, -1]
             if slot + 1 < slots:
-                choices.append(self._choose(hidden, slot + 1, random[slot + 1]))
-        self.codes.index_copy_(0, self.frame, torch.stack([choices[slot] for slot in decoder.slot_of_codebook], 1)[None])
-        self.frame.add_(1)
-        chosen = self._choose(hidden, 0, self.random.index_select(0, self.frame)[0, 0])
-        self.first.copy_(torch.where(self.ended, self.first, chosen))
+                choices.append(self._choose_and_note(hidden, slot + 1, now[slot + 1]))
+        self.codes.copy_(torch.stack([choices[slot] for slot in decoder.slot_of_codebook], 1))
+        self.first.copy_(self._choose_and_note(hidden, 0, following[0]))
 
-    def _choose(self, hidden: Tensor, slot: int, random: Tensor) -> Tensor:
-        """States [B, H], random numbers [B] → the choice for a slot [B]."""
-        decoder, token_ids = self.decoder, self.decoder.token_ids[slot]
-        scores = F.linear(hidden, decoder.heads[slot] if self.constrained else decoder.head).float()
-        penalized = self.sampler.repetition_penalty != 1.0
-        if penalized:
-            scores = self.sampler.penalize_repetition(scores, self.generated[:, token_ids] if self.constrained else self.generated)
-        choice = self.sampler.choose(scores, random)
-        if not self.constrained:
-            choice = self._find_choice(choice, slot)
-        if penalized:
-            self.generated.scatter_(1, token_ids[choice][:, None], True)
+    def _choose_and_note(self, hidden: Tensor, slot: int, random: Tensor) -> Tensor:
+        """`_choose`, and the choices as generated tokens."""
+        choice = self._choose(hidden, slot, random)
+        if self.sampling.penalizes:
+            self._generated.scatter_(1, self.decoder.token_ids[slot][choice][:, None], True)
         return choice
 
-    def _find_choice(self, tokens: Tensor, slot: int) -> Tensor:
-        """The choices that tokens [B] of the whole vocabulary are; 0, and a note in `stray`, for a token that is none."""
-        matches = tokens[:, None] == self.decoder.token_ids[slot]
-        is_stray = ~matches.any(1) & ~self.ended
-        self.stray.copy_(torch.where(is_stray, tokens, self.stray))
+    def _choose(self, hidden: Tensor, slot: int, random: Tensor) -> Tensor:
+        """States [rows, H], random numbers [rows] → the choice for a slot [rows]."""
+        token_ids = self.decoder.token_ids[slot]
+        scores = F.linear(hidden, self.decoder.heads[slot] if self._constrained else self.decoder.head).float()
+        if self.sampling.penalizes:
+            scores = self.sampling.penalize_repetition(scores, self._generated[:, token_ids] if self._constrained else self._generated)
+        choice = self.sampling.choose(scores, random)
+        if self._constrained:
+            return choice
+        matches = choice[:, None] == token_ids
+        self._stray.copy_(torch.where(matches.any(1), self._stray, choice))
         return matches.int().argmax(1)

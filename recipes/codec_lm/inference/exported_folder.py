@@ -45,7 +45,7 @@ class ExportedSpeechTokens(SpeechFolder):
         positions = config.get("max_position_embeddings")
         if type(positions) is not int or positions < 1:
             raise UserError(f"{folder / CONFIG}: max_position_embeddings {positions!r}: expected at least 1; export the model again")
-        return cls(folder, SCHEME.read_model_settings(folder), family, languages, positions)
+        return cls(folder, {**family.sampling, **SCHEME.read_model_settings(folder)}, family, languages, positions)
 
     @cached_property
     def processor(self) -> SpeechTextProcessor:

@@ -5,26 +5,15 @@ Must not import torch: `--help` reads this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import SamplingScheme
 
-from ..families import ORPHEUS, Family
-
-if TYPE_CHECKING:
-    from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from ..families import ORPHEUS
 
 SCHEME = SamplingScheme(
-    stock={
-        "do_sample": True,
-        "temperature": ORPHEUS.temperature,
-        "top_k": 0,
-        "top_p": ORPHEUS.top_p,
-        "repetition_penalty": ORPHEUS.repetition_penalty,
-    },
+    stock={"do_sample": True, "top_k": 0, **ORPHEUS.sampling},
     shaped_by={"do_sample": ("temperature", "top_k", "top_p")},
     help={
         "temperature": "sampling temperature of all codes",
@@ -46,19 +35,3 @@ class TokenSampling(SpeechSampling):
     constrained: bool = True
     """Choose only among the codes of the slot that is next, or end of speech between frames. Without it, among all tokens, as transformers
     does; a token that is no code of its slot is then an error."""
-
-
-def resolve_settings(family: Family, model_settings: Mapping[str, Any], sampling: SpeechSampling) -> dict[str, Any]:
-    """Every setting of the scheme. `model_settings`: see `SamplingScheme.read_model_settings`."""
-    authors = {"temperature": family.temperature, "top_p": family.top_p, "repetition_penalty": family.repetition_penalty}
-    return SCHEME.resolve({**authors, **model_settings}, sampling)
-
-
-def make_sampler(family: Family, model_settings: Mapping[str, Any], sampling: TokenSampling) -> CodeSampler:
-    """The sampler of a request."""
-    from overtone.recipes.speech.decoding.token_sampling import CodeSampler
-
-    if sampling.greedy:
-        return CodeSampler(greedy=True)
-    use = resolve_settings(family, model_settings, sampling)
-    return CodeSampler(not use["do_sample"], use["temperature"], use["top_k"], use["top_p"], use["repetition_penalty"])

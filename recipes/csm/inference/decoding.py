@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, make_codebook_windows
-from overtone.recipes.speech.decoding.frame_loop import FrameLoop
-from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler
 
 from ..model.sequence_layout import CsmTokens
 
@@ -64,41 +65,31 @@ class CsmDecoder:
         return torch.stack(codes, 1)
 
 
-class CsmSession(FrameLoop):
-    """Speech generation for one batch. Owns the caches and all tensors that a frame reads and writes."""
+class CsmBatch(FrameBatch[RowCache, Tensor, FrameSampler]):
+    """Speech of up to so many requests at once, from their prompts [S, H]. The end frame is one of a request's frames."""
 
     @torch.inference_mode()
-    def __init__(
-        self, decoder: CsmDecoder, prompts: Sequence[Tensor], sampler: FrameSampler, seeds: Sequence[int], max_frames: int
-    ) -> None:
-        """Read the prompts, [S, H] each. Generates at most `max_frames` frames, the end frame included, fewer if the positions run out."""
-        x, pads = pad_left(list(prompts))
-        rows, start, _ = x.shape
-        books, most = decoder.tokens.codebooks, min(max_frames, decoder.tokens.positions - start)
-        super().__init__(start, torch.zeros(most, rows, books, dtype=torch.int64, device=x.device))
-        self.decoder, self.sampler = decoder, sampler
-        self.cache, self.depth_cache = decoder.backbone.make_cache(rows, start + most), decoder.depth.make_cache(rows, books)
-        self.slots = PaddedSlots(pads, start, decoder.backbone.make_rotary_table(start + most))
-        self.random = draw_random_numbers(seeds, most, books).to(x.device)
-        self.frame = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self.hidden = decoder.backbone(x, self.cache, self.slots.make_prompt_window())[:, -1].clone()
-        self.has_ended = torch.zeros(rows, dtype=torch.bool, device=x.device)
-
-    @property
-    def ended(self) -> Tensor:
-        """[B] bool: rows with an end frame."""
-        return self.has_ended
+    def __init__(self, decoder: CsmDecoder, requests: int) -> None:
+        cache, tokens = RowCache(decoder.backbone, count_rows(requests)), decoder.tokens
+        self.decoder, self.sampling = decoder, RowFrameSampling(cache.rows, decoder.table.device)
+        super().__init__(cache, self.sampling, requests, tokens.codebooks, tokens.positions)
+        self._depth_cache = decoder.depth.make_cache(cache.rows, tokens.codebooks)
+        self._hidden = decoder.first_head.new_zeros(cache.rows, decoder.first_head.shape[-1])
 
     def find_ends(self, codes: Tensor) -> Tensor:
         """[…, codebooks] → […] bool."""
         return (codes[..., :-1] == self.decoder.tokens.frame_end).all(-1)
 
+    @torch.inference_mode()
+    def join(self, prompt: Tensor, sampler: FrameSampler, seed: int, limit: int) -> int:
+        """Implements `FrameBatch`."""
+        row, state = self.take_row(prompt, sampler, seed, limit)
+        self._hidden[row] = state
+        return row
+
     def run_frame(self, size: int) -> None:
         """One frame, and the backbone's state after it."""
-        random = self.random.index_select(0, self.frame)[0]
-        codes = self.decoder.choose_frame(self.hidden, self.depth_cache, self.sampler.first, self.sampler.others, random)
-        self.codes.index_copy_(0, self.frame, codes[None])
-        self.has_ended.logical_or_(self.find_ends(codes))
-        x = self.decoder.embed_frames(codes)[:, None]
-        self.hidden.copy_(self.decoder.backbone(x, self.cache, self.slots.make_step_window(self.frame, size))[:, -1])
-        self.frame.add_(1)
+        decoder, (now, _) = self.decoder, self.random
+        self.codes.copy_(decoder.choose_frame(self._hidden, self._depth_cache, self.sampling.first, self.sampling.others, now))
+        (window,) = self.cache.make_windows(1, size)
+        self._hidden.copy_(decoder.backbone(decoder.embed_frames(self.codes)[:, None], self.cache.store, window)[:, -1])

@@ -6,7 +6,7 @@ continues in the voice of the clip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,27 +21,25 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.modeling.loading import materialise
 from overtone.finetune.storage.model_security import require_safetensors
-from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
 from overtone.recipes.speech.decoding.token_sampling import FrameSampler, make_frame_sampler
-from overtone.recipes.speech.frame_synthesizer import PromptedVoice
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.reference_cache import ReferenceClips
 
 from ..model.model_config import read_config
 from ..model.modeling import CsmTrainingModel, build_on_meta
 from ..model.sampling_settings import SCHEME
-from .continuous_batching import CsmBatch
-from .decoding import CsmDecoder, CsmSession
+from .decoding import CsmBatch, CsmDecoder
 from .exported_folder import LANGUAGE, ExportedCsm
 
 
-class CsmVoice(PromptedVoice[Tensor, FrameSampler]):
+class CsmVoice(FrameVoice[Tensor, FrameSampler]):
     """Owns a loaded model, on the GPU in bf16 if there is one, with its codec in fp32; `close` frees its memory. Not thread-safe."""
 
     languages = (LANGUAGE,)
 
     def __init__(self, exported: ExportedCsm) -> None:
-        super().__init__(exported, SCHEME.resolve(exported.generation, SpeechSampling()))
+        super().__init__(exported, SCHEME)
         cudnn_sdpa.disable_cudnn()
         self.exported = exported
         codec = open_csm_codec("--model", str(exported.folder), None)
@@ -65,25 +63,18 @@ class CsmVoice(PromptedVoice[Tensor, FrameSampler]):
         return self._codec.code_format.sample_rate / self._codec.code_format.samples_per_frame
 
     def make_sampler(self, sampling: SpeechSampling) -> FrameSampler:
-        """Implements `PromptedVoice`."""
+        """Implements `FrameVoice`."""
         return make_frame_sampler(SCHEME, self.exported.generation, sampling)
 
-    def open_session(self, prompts: list[Tensor], sampler: FrameSampler, seeds: list[int], max_frames: int) -> CsmSession:
-        """Implements `PromptedVoice`."""
-        return CsmSession(self._decoder, prompts, sampler, seeds, max_frames)
-
-    def open_rows(self, slots: int) -> tuple[CsmBatch, Callable[[Tensor, FrameSampler, int, int], int]]:
-        """Implements `PromptedVoice`."""
-        batch = CsmBatch(self._decoder, slots)
-        batch.sampling.set_row(0, self.make_sampler(SpeechSampling()))
-        return batch, batch.join
-
-    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
+    def open_frames(self, requests: int) -> CsmBatch:
         """Implements `FrameVoice`."""
-        codes = pad_sequence([one.codes for one in results], batch_first=True)
-        waves = self._codec_decoder.decode(codes.to(self._codec.model.device)).cpu().numpy()
+        return CsmBatch(self._decoder, requests)
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], codes: Sequence[Tensor]) -> list[np.ndarray]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        waves = self._codec_decoder.decode(pad_sequence([*codes], batch_first=True).to(self._codec.model.device)).cpu().numpy()
         step = self._codec.code_format.samples_per_frame
-        return [wave[: len(one.codes) * step] for wave, one in zip(waves, results, strict=True)]
+        return [wave[: len(one) * step] for wave, one in zip(waves, codes, strict=True)]
 
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
         """Implements `FrameVoice`."""

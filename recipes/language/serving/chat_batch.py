@@ -47,8 +47,7 @@ class ChatBatch:
         answers, up to `CAPTURED` tokens, are captured now, with all settings that a request can have. `context`: as of `TokenBatch`."""
         self._tokenizer, self._batch = loaded.tokenizer, TokenBatch(loaded.model, loaded.stop_ids, slots, context)
         for sampler in (CodeSampler(False, top_p=0.5), CodeSampler(greedy=False), CodeSampler(greedy=True)):
-            self._batch.sampling.set_row(0, sampler)
-            self._batch.capture_frames(min(longest, CAPTURED))
+            self._batch.capture_frames(min(longest, CAPTURED), sampler)
         self._answers: dict[int, AnswerText] = {}
 
     @property

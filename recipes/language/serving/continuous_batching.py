@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class TokenBatch(FrameBatch[StockRowCache]):
+class TokenBatch(FrameBatch[StockRowCache, Sequence[int], CodeSampler]):
     """Up to so many answers at once. A token that ends an answer is not generated: the row is over at the token before it."""
 
     unit: ClassVar[str] = "tokens"
@@ -36,22 +36,17 @@ class TokenBatch(FrameBatch[StockRowCache]):
             print_diagnostic(
                 f"{model.name_or_path or model.config.model_type}: answers are generated without CUDA graphs, which is slower: {difference}"
             )
-        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1, context, captures=difference is None)
-        rows, device = self.cache.rows, self.codes.device
-        self.sampling = RowSampling(rows, device)
-        self.first = torch.zeros(rows, dtype=torch.int64, device=device)
+        cache = StockRowCache(model, count_rows(requests))
+        self.sampling = RowSampling(cache.rows, model.device)
+        super().__init__(cache, self.sampling, requests, 1, context, captures=difference is None)
+        self.first = torch.zeros(cache.rows, dtype=torch.int64, device=model.device)
         """[rows]: the next token."""
-        self._stops = torch.tensor([*stop_ids], dtype=torch.int64, device=device)
+        self._stops = torch.tensor([*stop_ids], dtype=torch.int64, device=model.device)
 
     @property
     def ended(self) -> Tensor:
         """[rows] bool: rows whose next token ends the answer."""
         return torch.isin(self.first, self._stops)
-
-    @property
-    def plan(self) -> Hashable:
-        """Implements `FrameBatch`."""
-        return self.sampling.plan
 
     def find_ends(self, codes: Tensor) -> Tensor:
         """[…, 1] → […] bool."""
@@ -59,9 +54,8 @@ class TokenBatch(FrameBatch[StockRowCache]):
 
     @torch.inference_mode()
     def join(self, prompt: Sequence[int], sampler: CodeSampler, seed: int, limit: int) -> int:
-        """The row of a new request. Generates at most `limit` tokens; the model must have positions for them."""
-        row, scores = self.take_row(torch.tensor(prompt, device=self.codes.device), seed, limit)
-        self.sampling.set_row(row, sampler)
+        """Implements `FrameBatch`."""
+        row, scores = self.take_row(torch.tensor(prompt, device=self.codes.device), sampler, seed, limit)
         # All rows are computed, as in a step, so that the choice has the same arithmetic; the other rows keep theirs.
         self.first[row] = self.sampling.choose(scores.expand(self.cache.rows, -1), self.random[1, 0])[row]
         return row

@@ -1,17 +1,17 @@
-"""Frames of several requests at once, which join and leave between frames.
+"""Frames of requests that join and leave between frames: of one request alone, of a file's texts, or of a server's clients.
 
-`FrameLoop` generates one batch from beginning to end. Here the batch always runs, and a request takes a free row of it. As there, a frame
-is one sequence of tensor operations at fixed addresses, so on CUDA it is captured once for each plan and attention window.
+A request takes a free row of the batch. A frame is one sequence of tensor operations at fixed addresses that never reads a value, so on
+CUDA it is captured once for each plan and attention window.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,30 @@ from .ragged_kv_cache import ROWS_MULTIPLE, RowSlots
 PROMPT = 256
 """Slots that `capture_frames` adds for the prompt: enough for a passage of text and a reference clip of 10 s."""
 Cache = TypeVar("Cache", bound=RowSlots)
+PromptT = TypeVar("PromptT")
+SamplerT = TypeVar("SamplerT")
+SamplerInT = TypeVar("SamplerInT", contravariant=True)
+
+
+class RowSettings(Protocol[SamplerInT]):
+    """The sampling settings of a batch's rows: `RowSampling`, or `RowFrameSampling`."""
+
+    @property
+    def plan(self) -> Hashable:
+        """Value that determines which operations the settings need."""
+
+    def set_row(self, row: int, sampler: SamplerInT) -> None:
+        """The settings of a row from now on."""
+
+
+@dataclass(frozen=True)
+class DecodedCodes:
+    """The codes of one request."""
+
+    codes: Tensor
+    """[T, codebooks] int64, on the CPU."""
+    ended: bool
+    """False: cut off before end of speech."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +72,7 @@ class _Row:
     count: int = 0
 
 
-class FrameBatch(ABC, Generic[Cache]):
+class FrameBatch(ABC, Generic[Cache, PromptT, SamplerT]):
     """Owns the cache and all tensors that a frame reads and writes. A subclass computes one frame of all rows.
 
     The codes of a request do not depend on the other rows: see `RowCache` for the arithmetic; and its random numbers come from its seed
@@ -61,12 +85,21 @@ class FrameBatch(ABC, Generic[Cache]):
     """Option of `serve` that limits the length of a request."""
 
     @torch.inference_mode()
-    def __init__(self, cache: Cache, requests: int, codebooks: int, most: int | None, positions: int = 1, captures: bool = True) -> None:
-        """`cache`: a cache of `count_rows(requests)` rows. `requests`: maximum number of requests at once. `most`: maximum slots of a
-        request, such as the model's positions; None: no limit. `positions`: the slots of the cache that a frame takes. `captures`: False
-        if a frame must not be captured as a CUDA graph."""
+    def __init__(
+        self,
+        cache: Cache,
+        sampling: RowSettings[SamplerT],
+        requests: int,
+        codebooks: int,
+        most: int | None,
+        positions: int = 1,
+        captures: bool = True,
+    ) -> None:
+        """`cache`: a cache of `count_rows(requests)` rows, whose settings are `sampling`. `requests`: maximum number of requests at once.
+        `most`: maximum slots of a request, such as the model's positions; None: no limit. `positions`: the slots of the cache that a frame
+        takes. `captures`: False if a frame must not be captured as a CUDA graph."""
         rows, device = cache.rows, cache.lengths.device
-        self.cache, self.slots, self._most, self._positions = cache, requests, most, positions
+        self.cache, self._settings, self.slots, self._most, self._positions = cache, sampling, requests, most, positions
         self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
         """[rows, codebooks]: the last frame."""
         self.random = torch.zeros(2, codebooks, rows, dtype=torch.float64, device=device)
@@ -76,21 +109,16 @@ class FrameBatch(ABC, Generic[Cache]):
         self.occupied = torch.zeros(rows, dtype=torch.int64, device=device)
         """[rows]: 1 if the row has a request."""
         self._rows: dict[int, _Row] = {}
-        self._drawn = np.zeros((2, codebooks, rows))
+        self._on_host = torch.zeros(2, codebooks, rows, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._drawn = self._on_host.numpy()
         self._graphs = FrameGraphs.open(device) if captures else None
         self._captured_slots = 0
         """Slots of the cache to which the graphs refer."""
 
-    @property
     @abstractmethod
-    def ended(self) -> Tensor:
-        """[rows] bool: rows that have reached end of speech."""
-
-    @property
-    @abstractmethod
-    def plan(self) -> Hashable:
-        """Value that determines, apart from the window, which operations a frame has. A captured frame is only replayed for the same
-        plan."""
+    def join(self, prompt: PromptT, sampler: SamplerT, seed: int, limit: int) -> int:
+        """Start a request in a free row by `take_row`, and return the row. At most `limit` ≥ 1 frames are generated, fewer if the positions
+        run out. Raises `UserError` for a prompt that leaves no position."""
 
     @abstractmethod
     def find_ends(self, codes: Tensor) -> Tensor:
@@ -101,17 +129,34 @@ class FrameBatch(ABC, Generic[Cache]):
         """One frame of all rows, with attention to the first `size` slots. Sets `codes`. All results are written into existing tensors;
         `frame` and the lengths of the cache are advanced afterwards."""
 
+    @property
+    def is_running(self) -> bool:
+        """True if a row has a request."""
+        return bool(self._rows)
+
+    @property
+    def ended(self) -> Tensor:
+        """[rows] bool: rows that have reached end of speech: those whose last frame marks it, unless the model knows it a frame before."""
+        return self.find_ends(self.codes)
+
+    @property
+    def plan(self) -> Hashable:
+        """Value that determines, apart from the window, which operations a frame has. A captured frame is only replayed for the same
+        plan."""
+        return self._settings.plan
+
     def prepare_frame(self) -> None:  # most batches have nothing to prepare
         """Before a frame, outside of a captured graph."""
 
     @torch.inference_mode()
-    def capture_frames(self, frames: int) -> None:
-        """Make room for requests of `frames` frames, and capture a frame of each window that they reach, with the present plan, so that no
+    def capture_frames(self, frames: int, sampler: SamplerT) -> None:
+        """Make room for requests of `frames` frames, and capture a frame of each window that they reach with these settings, so that no
         request waits for that. Does nothing where frames are not captured. No request may be running.
 
         Raises `UserError` if the memory does not suffice."""
         if self._graphs is None:
             return
+        self._settings.set_row(0, sampler)
         try:
             self.cache.reserve(self._limit(PROMPT + self._positions * frames))
             for size in self.cache.list_windows():
@@ -125,15 +170,20 @@ class FrameBatch(ABC, Generic[Cache]):
                 f"choose {smaller} or a smaller {self.limit_option}"
             ) from None
 
-    def take_row(self, prompt: Tensor, seed: int, limit: int) -> tuple[int, Tensor]:
-        """A free row, whose prompt [S, …] is read, and the state of its last position. At most `limit` ≥ 1 frames are generated.
+    def take_row(self, prompt: Tensor, sampler: SamplerT, seed: int, limit: int) -> tuple[int, Tensor]:
+        """A free row, whose prompt [S, …] is read, and the state of its last position; the other parameters are those of `join`.
 
         Raises `RuntimeError` if no row is free, which the caller should have checked."""
+        if self._most is not None:
+            limit = min(limit, (self._most - len(prompt)) // self._positions)
+            if limit < 1:
+                raise UserError(f"a prompt of {len(prompt)} tokens fills the model's {self._most} positions; shorten the text")
         row = next((row for row in range(self.slots) if row not in self._rows), None)
         if row is None:
             raise RuntimeError(f"all {self.slots} rows are taken")
         self._reserve(len(prompt) + self._positions * limit)
         self._rows[row] = _Row(np.random.Generator(np.random.Philox(seed)), limit)  # first, so that `join_or_free` finds the row
+        self._settings.set_row(row, sampler)
         state = self.cache.read_prompt(row, prompt)[-1]
         self._drawn[1, :, row] = self._rows[row].random.random(len(self._drawn[1]))
         self.random[1, :, row] = torch.from_numpy(self._drawn[1, :, row])
@@ -179,24 +229,36 @@ class FrameBatch(ABC, Generic[Cache]):
         self.prepare_frame()
         self._run(self.cache.find_window(self._positions))
         self.cache.advance([row in self._rows for row in range(self.cache.rows)], self._positions)
-        codes, flags = self.codes.cpu(), torch.stack([self.ended, self.find_ends(self.codes)]).tolist()
-        found = {row: self._describe(one, codes[row], flags[0][row], flags[1][row]) for row, one in self._rows.items()}
+        # One copy, which waits for the frame; everything before it is queued.
+        known = torch.cat([self.codes, torch.stack([self.ended, self.find_ends(self.codes)], 1)], 1).cpu()
+        ended, ends = known[:, -2:].T.tolist()
+        found = {row: self._describe(one, known[row, :-2], ended[row], ends[row]) for row, one in self._rows.items()}
         for row in [row for row, frame in found.items() if frame.over]:
             self.leave(row)
         return found
 
-    def _describe(self, row: _Row, codes: Tensor, ended: bool, is_end: bool) -> RowFrame:
+    def finish(self, rows: Sequence[int]) -> list[DecodedCodes]:
+        """Generate frames until no row has a request; returns the codes of the requests in these rows from here on."""
+        codes, ended = {row: [self.codes.new_zeros(0, self.codes.shape[1]).cpu()] for row in rows}, dict.fromkeys(rows, False)
+        while found := self.step():
+            for row, frame in found.items():
+                if frame.codes is not None:
+                    codes[row].append(frame.codes[None])
+                ended[row] = frame.ended
+        return [DecodedCodes(torch.cat(codes[row]), ended[row]) for row in rows]
+
+    def _describe(self, row: _Row, codes: Tensor, ended: int, is_end: int) -> RowFrame:
         row.count += 1
         if is_end:
             return RowFrame(None, over=True, ended=True)
-        return RowFrame(codes.clone(), ended or row.count >= row.limit, ended)
+        return RowFrame(codes, bool(ended) or row.count >= row.limit, bool(ended))
 
     def _draw(self) -> None:
         """The next random numbers of each row: those of the next frame become those of this one."""
         self._drawn[0] = self._drawn[1]
         for number, row in self._rows.items():
             self._drawn[1, :, number] = row.random.random(len(self._drawn[1]))
-        self.random.copy_(torch.from_numpy(self._drawn))
+        self.random.copy_(self._on_host, non_blocking=True)  # done when the codes of the frame have been read
 
     def _run(self, size: int) -> None:
         if self._graphs is None:

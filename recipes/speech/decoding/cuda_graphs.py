@@ -14,14 +14,6 @@ import torch
 
 from overtone.finetune.terminal import print_diagnostic
 
-STEP = 256
-"""Slots by which a window grows: few graphs, and little attention to empty slots."""
-
-
-def window_size(needed: int, slots: int) -> int:
-    """The window size for `needed` slots of a cache with `slots` slots."""
-    return min(slots, -(-needed // STEP) * STEP)
-
 
 @cache
 def anchor(device: torch.device, failures: int) -> torch.cuda.CUDAGraph:  # noqa: ARG001  # part of the cache's key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -81,6 +83,11 @@ class RowFrameSampling:
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.first, self.others = RowSampling(rows, device), RowSampling(rows, device)
+
+    @property
+    def plan(self) -> Hashable:
+        """Operations that are needed, as of `RowSampling`."""
+        return self.first.plan, self.others.plan
 
     def set_row(self, row: int, sampler: FrameSampler) -> None:
         """The settings of a row from now on."""

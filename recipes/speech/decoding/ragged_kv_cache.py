@@ -24,12 +24,13 @@ of a small model. Within one block, more slots of weight 0 have not changed a bi
 `test_ragged_transformers_cache.py` check that on the machine they run on."""
 ROWS_MULTIPLE = 4
 """The number of rows is a multiple of this. Matrix products take rows in groups; the rows of an incomplete group are summed in another
-order, so that a request would depend on its row (with 6 rows it does)."""
+order, so that a request would depend on its row (with 6 rows it does). A request that is alone has a batch of one row: four rows would
+take up to four times as long."""
 
 
 def count_rows(requested: int) -> int:
-    """The number of rows of a batch that speaks `requested` requests at once: at least as many, and a multiple of `ROWS_MULTIPLE`."""
-    return -(-max(requested, 2) // ROWS_MULTIPLE) * ROWS_MULTIPLE
+    """The number of rows of a batch that speaks `requested` requests at once: 1, or at least as many and a multiple of `ROWS_MULTIPLE`."""
+    return 1 if requested == 1 else -(-requested // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
 def round_window(slots: int, shortest: int) -> int:
@@ -135,7 +136,8 @@ class RowCache(RowSlots):
         slots = self.lengths[:, None] + self._indices[:count]
         mask = (self._indices[:size] <= slots[..., None])[:, None]
         cosine, sine = F.embedding(slots, self._rotary.flatten(1)).unsqueeze(1).chunk(2, -1)
-        steps = zip(slots.split(1, 1), mask.split(1, 2), cosine.split(1, 2), sine.split(1, 2), strict=True)
+        written = slots[0] if self.rows == 1 else slots  # slots that all rows share are written in half of the time
+        steps = zip(written.split(1, -1), mask.split(1, 2), cosine.split(1, 2), sine.split(1, 2), strict=True)
         return [AttentionWindow(slot, size, of_step, (cos, sin)) for slot, of_step, cos, sin in steps]
 
     @property

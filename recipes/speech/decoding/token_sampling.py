@@ -73,16 +73,19 @@ class FrameSampler:
 GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 
 
-def make_frame_sampler(scheme: SamplingScheme, model_settings: Mapping[str, Any], requested: SpeechSampling) -> FrameSampler:
-    """The sampler of a request for a model with the settings `model_settings` (see `SamplingScheme.read_model_settings`).
-
-    The scheme has two switches: for codebook 0, which a repetition penalty applies to if the scheme has one, and for the others.
-    """
+def make_samplers(scheme: SamplingScheme, model_settings: Mapping[str, Any], requested: SpeechSampling) -> list[CodeSampler]:
+    """The samplers of a request for a model with the settings `model_settings` (see `SamplingScheme.read_model_settings`): one for each
+    switch of the scheme. A repetition penalty, if the scheme has one, applies to the first."""
     if requested.greedy:
-        return GREEDY
+        return [CodeSampler(greedy=True)] * len(scheme.shaped_by)
     use = scheme.resolve(model_settings, requested)
-    first, others = (CodeSampler(not use[switch], *(use[name] for name in names)) for switch, names in scheme.shaped_by.items())
-    return FrameSampler(replace(first, repetition_penalty=use.get("repetition_penalty", 1.0)), others)
+    first, *others = (CodeSampler(not use[switch], *(use[name] for name in names)) for switch, names in scheme.shaped_by.items())
+    return [replace(first, repetition_penalty=use.get("repetition_penalty", 1.0)), *others]
+
+
+def make_frame_sampler(scheme: SamplingScheme, model_settings: Mapping[str, Any], requested: SpeechSampling) -> FrameSampler:
+    """The samplers of `make_samplers` for a scheme with two switches: for codebook 0, and for the others."""
+    return FrameSampler(*make_samplers(scheme, model_settings, requested))
 
 
 def apply_top_p(scores: Tensor, top_p: float) -> Tensor:

@@ -2,12 +2,11 @@
 
 A frame is 16 codes: the talker has chosen the first, the predictor generates the others one by one, and the sum of their embeddings is the
 talker's next input. The stock package calls a complete `generate` for the 15 others in every frame. Here a frame is one sequence of tensor
-operations (`overtone.recipes.speech.decoding.frame_loop`).
+operations (`overtone.recipes.speech.decoding.continuous_batching`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, join_weights, make_codebook_windows
-from overtone.recipes.speech.decoding.frame_loop import FrameLoop
-from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler
 
 from ..model.config_factory import SUPPRESSED
 from ..model.sequence_layout import TokenIds
-from .prompt_embeddings import PromptEmbeddings, repeat_last
+from .prompt_embeddings import PromptEmbeddings
 
 if TYPE_CHECKING:
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
@@ -73,58 +73,69 @@ def first_permitted_frames(vocabulary: int, suppressed: int, end: int) -> Tensor
     return first
 
 
-class DecodingSession(FrameLoop):
-    """Speech generation for one batch. Owns the caches and all tensors that a frame reads and writes."""
+class TalkerBatch(FrameBatch[RowCache, PromptEmbeddings, FrameSampler]):
+    """Speech of up to so many requests at once."""
 
     @torch.inference_mode()
-    def __init__(
-        self, decoder: TalkerDecoder, prompts: Sequence[PromptEmbeddings], sampler: FrameSampler, seeds: Sequence[int], max_frames: int
-    ) -> None:
-        """Read the prompts and choose the first code of each row. Generates at most `max_frames` frames, fewer if the positions run out."""
-        x, pads = pad_left([prompt.before for prompt in prompts])
-        rows, start, _ = x.shape
-        self.decoder, self.sampler = decoder, sampler
-        most = min(max_frames, decoder.ids.positions - start)
-        super().__init__(start, torch.zeros(most, rows, decoder.ids.codebooks, dtype=torch.int64, device=x.device))
-        self.talker_cache = decoder.talker.make_cache(rows, start + most)
-        self.predictor_cache = decoder.predictor.make_cache(rows, decoder.ids.codebooks)
-        self.slots = PaddedSlots(pads, start, decoder.talker.make_rotary_table(start + most))
-        self.beside = repeat_last([prompt.beside for prompt in prompts])
-        self.random = draw_random_numbers(seeds, most + 1, decoder.ids.codebooks).to(x.device)
-        self.generated = torch.zeros(rows, len(decoder.first_table), dtype=torch.bool, device=x.device)
-        self.frame = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self.hidden = decoder.talker(x, self.talker_cache, self.slots.make_prompt_window())[:, -1].clone()
-        self.first = torch.zeros(rows, dtype=torch.int64, device=x.device)
-        self.choose_first(self.frame)
+    def __init__(self, decoder: TalkerDecoder, requests: int) -> None:
+        cache, ids, device = RowCache(decoder.talker, count_rows(requests)), decoder.ids, decoder.first_table.device
+        self.decoder, self.sampling = decoder, RowFrameSampling(cache.rows, device)
+        super().__init__(cache, self.sampling, requests, ids.codebooks, ids.positions)
+        self.others: CodeChooser = self.sampling.others
+        """Chooses codebooks 1 to 15."""
+        self._predictor_cache = decoder.predictor.make_cache(cache.rows, ids.codebooks)
+        self.first = torch.zeros(cache.rows, dtype=torch.int64, device=device)
+        """[rows]: codebook 0 of the next frame, or end of speech."""
+        self._hidden = decoder.first_table.new_zeros(cache.rows, decoder.first_head.shape[-1])
+        self._beside = torch.zeros_like(self._hidden)
+        """[rows, H]: the text that is added to this frame."""
+        self._texts: dict[int, Tensor] = {}
+        """Row → text [L, H] beside its frames, if it is more than one vector."""
+        self._generated = torch.zeros(cache.rows, len(decoder.first_table), dtype=torch.bool, device=device)
 
     @property
     def ended(self) -> Tensor:
-        """[B] bool: rows whose next codebook 0 is end of speech."""
+        """[rows] bool: rows whose next codebook 0 is end of speech."""
         return self.first == self.decoder.ids.codec_eos
 
     def find_ends(self, codes: Tensor) -> Tensor:
         """[…, codebooks] → […] bool: codebook 0 is end of speech."""
         return codes[..., 0] == self.decoder.ids.codec_eos
 
-    def run_frame(self, size: int) -> None:
-        """One frame from the code that was chosen before it, and codebook 0 of the next one."""
-        decoder = self.decoder
-        random = self.random.index_select(0, self.frame)[0]
-        codes = decoder.choose_other_codes(self.hidden, self.first, self.predictor_cache, self.sampler.others, random)
-        self.codes.index_copy_(0, self.frame, codes[None])
-        beside = self.beside.index_select(0, self.frame.clamp(max=len(self.beside) - 1))[0]
-        x = decoder.embed_frames(codes) + beside
-        self.hidden.copy_(decoder.talker(x[:, None], self.talker_cache, self.slots.make_step_window(self.frame, size))[:, -1])
-        self.frame.add_(1)
-        self.choose_first(self.frame)
+    @torch.inference_mode()
+    def join(self, prompt: PromptEmbeddings, sampler: FrameSampler, seed: int, limit: int) -> int:
+        """Implements `FrameBatch`."""
+        row, state = self.take_row(prompt.before, sampler, seed, limit)
+        self._hidden[row] = state
+        self._beside[row] = prompt.beside[0]
+        self._texts.pop(row, None)
+        if len(prompt.beside) > 1:
+            self._texts[row] = prompt.beside
+        self._generated[row] = False
+        self.first[row] = self.choose_first(self.frame)[row]
+        self._generated[row, self.first[row]] = True
+        return row
 
-    def choose_first(self, count: Tensor) -> None:
-        """Codebook 0 of frame `count` [1], or end of speech; a row that has ended stays ended."""
-        scores = F.linear(self.hidden, self.decoder.first_head).float()
-        scores = torch.where(
-            self.decoder.first_permitted_frames > count, -torch.inf, self.sampler.first.penalize_repetition(scores, self.generated)
-        )
-        chosen = self.sampler.first.choose(scores, self.random.index_select(0, count)[0, 0])
-        self.first.copy_(torch.where(self.ended, self.first, chosen))
-        if self.sampler.first.repetition_penalty != 1.0:
-            self.generated.scatter_(1, self.first[:, None], True)
+    def prepare_frame(self) -> None:
+        """The text beside the next frame of rows whose text is streamed."""
+        frames = self.frame.tolist() if self._texts else []
+        for row, text in self._texts.items():
+            self._beside[row] = text[min(frames[row], len(text) - 1)]
+
+    def run_frame(self, size: int) -> None:
+        """One frame from the codes that were chosen before it, and codebook 0 of the next one."""
+        decoder, (now, _) = self.decoder, self.random
+        self.codes.copy_(decoder.choose_other_codes(self._hidden, self.first, self._predictor_cache, self.others, now))
+        x = decoder.embed_frames(self.codes) + self._beside
+        (window,) = self.cache.make_windows(1, size)
+        self._hidden.copy_(decoder.talker(x[:, None], self.cache.store, window)[:, -1])
+        self.first.copy_(self.choose_first(self.frame + 1))
+        if self.sampling.first.penalizes:
+            self._generated.scatter_(1, self.first[:, None], True)
+
+    def choose_first(self, count: Tensor) -> Tensor:
+        """Codebook 0 of frame `count` [rows] of each row, or end of speech."""
+        scores = F.linear(self._hidden, self.decoder.first_head).float()
+        scores = self.sampling.first.penalize_repetition(scores, self._generated)
+        scores = torch.where(self.decoder.first_permitted_frames > count[:, None], -torch.inf, scores)
+        return self.sampling.first.choose(scores, self.random[1, 0])

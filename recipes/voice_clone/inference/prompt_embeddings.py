@@ -97,9 +97,3 @@ class PromptEmbedder:
 
     def _embed_codec(self, ids: list[int]) -> Tensor:
         return self.talker.model.codec_embedding(torch.tensor(ids, device=self.device))
-
-
-def repeat_last(beside: list[Tensor]) -> Tensor:
-    """[L, H] each → [longest, B, H], where the last vector of each shorter one is repeated."""
-    longest = max(map(len, beside))
-    return torch.stack([torch.cat([one, one[-1:].expand(longest - len(one), -1)]) for one in beside], 1)

@@ -9,7 +9,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ import numpy as np
 from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
-from overtone.recipes.speech.frame_synthesizer import PromptedVoice
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.reference_cache import ReferenceClips
 
@@ -30,11 +30,9 @@ from .exported_folder import ExportedModel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
     from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
-    from .continuous_batching import TalkerBatch
-    from .decoding import DecodingSession
+    from .decoding import TalkerBatch
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
 
 
@@ -46,7 +44,7 @@ class Request(SpeechRequest):
     """Feed the text token by token with the frames, instead of whole before them. The recipe trains with whole text."""
 
 
-class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
+class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler"]):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `overtone.recipes.speech.interface.Voice`.
@@ -59,7 +57,7 @@ class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
         from .decoding import TalkerDecoder
         from .prompt_embeddings import PromptEmbedder
 
-        super().__init__(exported, SCHEME.resolve(exported.generation, SpeechSampling()))
+        super().__init__(exported, SCHEME)
         cudnn_sdpa.disable_cudnn()
         self.exported = exported
         self._model: Any = stock_qwen_tts.load(exported.folder).model
@@ -94,27 +92,19 @@ class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
         return FRAME_RATE
 
     def make_sampler(self, sampling: SpeechSampling) -> FrameSampler:
-        """Implements `PromptedVoice`."""
+        """Implements `FrameVoice`."""
         from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
 
         return make_frame_sampler(SCHEME, self.exported.generation, sampling)
 
-    def open_session(self, prompts: list[PromptEmbeddings], sampler: FrameSampler, seeds: list[int], max_frames: int) -> DecodingSession:
-        """Implements `PromptedVoice`."""
-        from .decoding import DecodingSession
+    def open_frames(self, requests: int) -> TalkerBatch:
+        """Implements `FrameVoice`."""
+        from .decoding import TalkerBatch
 
-        return DecodingSession(self._decoder, prompts, sampler, seeds, max_frames)
-
-    def open_rows(self, slots: int) -> tuple[TalkerBatch, Callable[[PromptEmbeddings, FrameSampler, int, int], int]]:
-        """Implements `PromptedVoice`."""
-        from .continuous_batching import TalkerBatch
-
-        batch = TalkerBatch(self._decoder, slots)
-        batch.sampling.set_row(0, self.make_sampler(SpeechSampling()))
-        return batch, batch.join
+        return TalkerBatch(self._decoder, requests)
 
     def make_prompt(self, request: SpeechRequest) -> PromptEmbeddings:
-        """Implements `PromptedVoice`."""
+        """Implements `FrameVoice`."""
         import torch
 
         from ..model.sequence_layout import tokenize_text
@@ -168,20 +158,19 @@ class Synthesizer(PromptedVoice["PromptEmbeddings", "FrameSampler"]):
             stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
         return (stream.feed(piece[None])[0] for piece in pieces)
 
-    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
+    def decode_waves(self, requests: Sequence[SpeechRequest], codes: Sequence[Tensor]) -> list[np.ndarray]:
         """Implements `FrameVoice`. A reference's codes are decoded first, so that its sound continues, and their samples are removed."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
         codec, voices = self._model.speech_tokenizer.model, [self._load_voice(request) for request in requests]
         heads = [
-            one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu()
-            for voice, one in zip(voices, results, strict=True)
+            one[:0] if voice.reference_codes is None else voice.reference_codes.cpu() for voice, one in zip(voices, codes, strict=True)
         ]
-        codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, results, strict=True)], batch_first=True)
-        waves = self._codec_decoder.decode(codes.to(self._decoder.first_table.device)).cpu().numpy()
+        padded = pad_sequence([torch.cat(both) for both in zip(heads, codes, strict=True)], batch_first=True)
+        waves = self._codec_decoder.decode(padded.to(self._decoder.first_table.device)).cpu().numpy()
         step = int(codec.get_decode_upsample_rate())
-        cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
+        cuts = [(len(head) * step, (len(head) + len(one)) * step) for head, one in zip(heads, codes, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
-from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.inference.decoding import CsmBatch, CsmDecoder
 from overtone.recipes.csm.model.sampling_settings import SCHEME
 from overtone.recipes.csm.options import Options
 from overtone.recipes.csm.recipe import RECIPE, describe_context
@@ -191,10 +191,9 @@ def test_our_generation_repeats_each_clip_in_its_context(learned_talk: tuple[Rea
         assert position + text + frames == len(ids)
         prompts.append(torch.cat([*parts, decoder.embed_text(ids[position : position + text])]))
     sampler = make_frame_sampler(SCHEME, {"do_sample": False, "depth_decoder_do_sample": False}, SpeechSampling())
-    session = CsmSession(decoder, [prompt.detach() for prompt in prompts], sampler, [0] * len(prompts), 20)
-    for _ in session.frames():
-        pass
-    assert [result.codes.tolist() for result in session.results()] == [row["audio_codes"] for row in talk.rows]
+    batch = CsmBatch(decoder, len(prompts))
+    results = batch.finish([batch.join(prompt.detach(), sampler, 0, 20) for prompt in prompts])
+    assert [result.codes.tolist() for result in results] == [row["audio_codes"] for row in talk.rows]
 
 
 def test_the_log_and_the_card_say_how_much_context_was_trained(ready: ReadyCsm, fresh: ReadyCsm) -> None:

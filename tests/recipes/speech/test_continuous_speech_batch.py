@@ -3,6 +3,7 @@ by chunk."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.serving.running_batch_interface import LENGTH
+from overtone.recipes.speech.continuous_speech_batch import growing_chunk_sizes
 from overtone.recipes.speech.interface import BatchingVoice, SpeechRequest, SpeechSampling, SpokenRequest
 from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 
@@ -20,6 +22,10 @@ from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open
 def voice(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synthesizer]:
     with closing(open_synthesizer(export(fresh, "custom_voice", tmp_path_factory.mktemp("batched") / "tuned"))) as opened:
         yield opened
+
+
+def test_chunk_sizes_grow() -> None:
+    assert [*itertools.islice(growing_chunk_sizes(), 8)] == [1, 2, 4, 8, 16, 32, 32, 32]
 
 
 def make_request(seed: int, frames: int) -> SpokenRequest:

@@ -1,11 +1,11 @@
-"""Tests of `overtone.recipes.speech.frame_synthesizer`, with a session that counts and a codec that repeats each code."""
+"""Tests of `overtone.recipes.speech.frame_synthesizer`, with a batch that counts and a codec that repeats each code."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -13,55 +13,83 @@ import torch
 from torch import Tensor
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.speech.decoding.frame_loop import DecodedCodes, FrameLoop
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowSlots, count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.exported_speech_folder import SpeechFolder
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
-from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
-from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 
 END = 99
 SAMPLES = 3
 """Of a frame."""
 
 
-class CountingSession(FrameLoop):
+@dataclass(frozen=True)
+class CountingFolder(SpeechFolder):
+    speakers: tuple[str, ...] = ("high", "low")
+    longest_text: int = 50
+
+    def count_tokens(self, text: str, request: SpeechRequest) -> int:
+        return len(text)
+
+    def choose_language(self, given: str | None, speaker: str | None) -> None:
+        pass
+
+
+class CountedSlots(RowSlots):
+    """A cache of nothing."""
+
+    def _grow(self, size: int) -> None:
+        pass
+
+    def read_prompt(self, row: int, prompt: Tensor) -> Tensor:
+        self._set_length(row, len(prompt))
+        return prompt[:, None]
+
+
+class CountingBatch(FrameBatch[CountedSlots, str, CodeSampler]):
     """Frame t of row b has the codes (10·b + t, 1); a row ends after as many frames as its text has letters."""
 
-    def __init__(self, texts: Sequence[str], frames: int) -> None:
-        super().__init__(0, torch.zeros(frames, len(texts), 2, dtype=torch.int64))
-        self.lengths = torch.tensor([len(text) for text in texts])
-        self.broken = any("?" in text for text in texts)
+    def __init__(self, requests: int) -> None:
+        cache = CountedSlots(count_rows(requests), torch.device("cpu"))
+        super().__init__(cache, RowSampling(cache.rows, torch.device("cpu")), requests, 2, None)
+        self.lengths = torch.zeros(cache.rows, dtype=torch.int64)
 
-    @property
-    def ended(self) -> Tensor:
-        return self.frame_count > self.lengths
+    @torch.inference_mode()
+    def join(self, prompt: str, sampler: CodeSampler, seed: int, limit: int) -> int:
+        row, _ = self.take_row(torch.zeros(1), sampler, seed, limit)
+        self.lengths[row] = sum(map(str.isalpha, prompt))
+        return row
 
     def find_ends(self, codes: Tensor) -> Tensor:
         return codes[..., 0] == END
 
-    def check_well_formed(self) -> None:
-        if self.broken:
-            raise UserError("no code")
-
-    def run_frame(self, size: int) -> None:  # of the loop
-        first = torch.where(self.frame_count < self.lengths, 10 * torch.arange(len(self.lengths)) + self.frame_count, END)
-        self.codes[self.frame_count] = torch.stack([first, torch.ones_like(first)], 1)
+    def run_frame(self, size: int) -> None:  # of the batch
+        first = torch.where(self.frame < self.lengths, 10 * torch.arange(len(self.lengths)) + self.frame, END)
+        self.codes.copy_(torch.stack([first, torch.ones_like(first)], 1))
 
 
-class CountingVoice(FrameVoice):
+class CountingVoice(FrameVoice[str, CodeSampler]):
     """Its codec gives out the sound of the last frame only at the end, as one that looks ahead does."""
 
     rate = 10
     frame_rate = 10.0
 
-    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CountingSession:
-        return CountingSession([request.text for request in requests], round(sampling.max_seconds * 10))
+    def make_prompt(self, request: SpeechRequest) -> str:
+        return request.text
 
-    def start_batch(self, slots: int) -> NoReturn:
-        raise AssertionError("these requests are not batched")
+    def make_sampler(self, sampling: SpeechSampling) -> CodeSampler:
+        return CodeSampler(sampling.greedy)
 
-    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
-        assert len(requests) == len(results)
-        return [one.codes[:, 0].repeat_interleave(SAMPLES).float().numpy() for one in results]
+    def open_frames(self, requests: int) -> CountingBatch:
+        return CountingBatch(requests)
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], codes: Sequence[Tensor]) -> list[np.ndarray]:
+        assert len(requests) == len(codes)
+        return [one[:, 0].repeat_interleave(SAMPLES).float().numpy() for one in codes]
 
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
         assert request.speaker == "low"
@@ -75,16 +103,17 @@ class CountingVoice(FrameVoice):
 
 @pytest.fixture
 def voice(tmp_path: Path) -> CountingVoice:
-    return CountingVoice(ToneFolder.inspect(tone_folder(tmp_path / "tones")), ["low"], {"temperature": 1.0, "do_sample": True})
+    return CountingVoice(CountingFolder(tmp_path, {}), SamplingScheme({"temperature": 1.0, "do_sample": True}, {}, {}))
 
 
-def drain(voice: FrameVoice, text: str, seconds: float = 9.0) -> tuple[list[list[float]], object]:
+def drain(voice: CountingVoice, text: str, seconds: float = 9.0) -> tuple[list[list[float]], SpeechResult]:
     pieces, chunks = voice.stream(SpeechRequest(text, "low"), SpeechSampling(max_seconds=seconds)), list[list[float]]()
     while True:
         try:
             chunks.append(next(pieces).tolist())
         except StopIteration as end:
-            return chunks, end.value
+            result: SpeechResult = end.value
+            return chunks, result
 
 
 def test_each_request_of_a_batch_has_its_own_codes_and_end(voice: CountingVoice) -> None:
@@ -100,25 +129,20 @@ def test_a_stream_gives_the_wave_in_pieces_without_empty_ones(voice: CountingVoi
     text = "abcdefghijk"
     chunks, result = drain(voice, text)
     (whole,) = voice.speak([SpeechRequest(text, "low")], SpeechSampling(max_seconds=9))
-    assert [len(chunk) for chunk in chunks] == [6, 12, 12, 3], "pieces of 1, 2, 4 and 4 frames, of which the last frame is held back"
-    assert result.wave.tolist() == whole.wave.tolist() == [*itertools.chain(*chunks)]  # type: ignore[attr-defined]
-    assert result.codes.tolist() == whole.codes.tolist() and result.ended  # type: ignore[attr-defined]
+    assert [len(chunk) for chunk in chunks] == [6, 12, 15], "pieces of 1, 2, 4 and 4 frames; the last frame is held back to the end"
+    assert result.wave.tolist() == whole.wave.tolist() == [*itertools.chain(*chunks)]
+    assert result.ended and not drain(voice, text, seconds=0.5)[1].ended
 
 
-def test_a_stream_of_no_frames_is_silent(voice: CountingVoice) -> None:
-    chunks, result = drain(voice, "abc", seconds=0.0)
-    assert chunks == [] and result.wave.shape == (0,) and not result.ended  # type: ignore[attr-defined]
-
-
-def test_what_is_no_code_is_an_error_whole_and_streamed(voice: CountingVoice) -> None:
-    with pytest.raises(UserError, match="no code"):
-        voice.speak([SpeechRequest("ab?", "low")], SpeechSampling(max_seconds=1))
-    with pytest.raises(UserError, match="no code"):
-        drain(voice, "ab?")
+def test_speech_that_ends_at_once_is_silent(voice: CountingVoice) -> None:
+    chunks, result = drain(voice, "1")
+    assert chunks == [] and result.wave.shape == (0,) and result.ended
+    (whole,) = voice.speak([SpeechRequest("1", "low")], SpeechSampling(max_seconds=9))
+    assert whole.codes.shape == (0, 2) and whole.ended
 
 
 def test_requests_are_checked_before_anything_is_generated(voice: CountingVoice) -> None:
-    with pytest.raises(UserError, match="speaker eve: there are low, high"):
+    with pytest.raises(UserError, match="--speaker eve: .* does not have this speaker; it has high, low"):
         voice.speak([SpeechRequest("ab", "low"), SpeechRequest("ab", "eve")], SpeechSampling())
-    with pytest.raises(UserError, match="speaker eve: there are low, high"):
+    with pytest.raises(UserError, match="--speaker eve: .* does not have this speaker; it has high, low"):
         next(voice.stream(SpeechRequest("ab", "eve"), SpeechSampling()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
-from overtone.recipes.voice_clone.inference.decoding import DecodingSession
+from overtone.recipes.voice_clone.inference.decoding import TalkerBatch
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from workshop.demo_models.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
+from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbeddings
+from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer
+from workshop.demo_models.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer, GivenPrompt
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")
 GIVEN = 3
@@ -27,21 +30,20 @@ def voice(two_voices: Any) -> GivenCodesSynthesizer:
     return GivenCodesSynthesizer(ExportedModel.inspect(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), GIVEN)
 
 
+def speak(batch: TalkerBatch, prompts: Sequence[PromptEmbeddings]) -> list[torch.Tensor]:
+    return [result.codes for result in batch.finish([batch.join(prompt, GREEDY, 0, 20) for prompt in prompts])]
+
+
 def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voice: GivenCodesSynthesizer, two_voices: Any) -> None:
     """And others when others are given; a batch with a shorter row changes nothing."""
     request = SpeechRequest(two_voices.rows[0]["text"], "Anna")
-    prompt = voice.make_prompt(request)
-    session = DecodingSession(voice._decoder, [prompt], GREEDY, [0], 20)
-    for _ in session.frames():
-        pass
-    own = session.results()[0].codes
+    prompt = Synthesizer.make_prompt(voice, request)
+    own = speak(TalkerBatch(voice._decoder, 1), [prompt])[0]
     assert own.tolist() == two_voices.rows[0]["audio_codes"] and len(own) > 4, "the voice is Anna's, and she has some frames"
     for given in (1, 3, 16):
         other = own.roll(2, dims=0)[:, :given]
-        again = GivenCodes(voice._decoder, [prompt, prompt, prompt], [own[:, :given], own[:4, :given], other])
-        for _ in again.frames():
-            pass
-        whole, short, changed = (result.codes for result in again.results())
+        prompts = [GivenPrompt(prompt.before, prompt.beside, codes) for codes in (own[:, :given], own[:4, :given], other)]
+        whole, short, changed = speak(GivenCodes(voice._decoder, 3), prompts)
         assert torch.equal(whole, own) and torch.equal(short, own[:4])
         assert torch.equal(changed[:, :given], other) and (given == 16 or not torch.equal(changed[:, given:], own[:, given:]))
 

@@ -34,7 +34,11 @@ def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Any) 
     prove(voice, 200)
 
 
-def test_a_request_without_the_constraint_is_refused(voice: Any) -> None:
-    _, join = voice.start_batch(2)
+@pytest.mark.parametrize("constrained", [True, False])
+def test_requests_with_and_without_the_constraint_share_no_batch(voice: Any, constrained: bool) -> None:
+    batch, request = voice.open_frames(2), SpeechRequest(TEXTS[0], voice.speakers[0])
+    row = voice.join(batch, request, TokenSampling(constrained=constrained))
     with pytest.raises(UserError, match="--unconstrained is not possible"):
-        join(SpeechRequest(TEXTS[0], voice.speakers[0]), TokenSampling(constrained=False))
+        voice.join(batch, request, TokenSampling(constrained=not constrained))
+    batch.leave(row)
+    voice.join(batch, request, TokenSampling(constrained=not constrained))

@@ -50,7 +50,7 @@ def test_the_sound_is_that_of_the_codes(voice: Any, full_run: Path) -> None:
 def test_a_stream_is_the_wave_of_speak(sampling: SpeechSampling, voice: Any) -> None:
     chunks, result = stream(voice, REQUESTS[1], sampling)
     (whole,) = voice.speak(REQUESTS[1:2], sampling)
-    assert result.codes.tolist() == whole.codes.tolist() and result.ended == whole.ended
+    assert result.ended == whole.ended
     np.testing.assert_allclose(np.concatenate(chunks), whole.wave, rtol=0, atol=2e-6)
     np.testing.assert_array_equal(np.concatenate(chunks), result.wave)
     assert all(len(chunk) for chunk in chunks)
@@ -59,7 +59,7 @@ def test_a_stream_is_the_wave_of_speak(sampling: SpeechSampling, voice: Any) -> 
 def test_sound_is_streamed_before_the_last_code(voice: Any) -> None:
     """It takes more frames than the convolutions reach ahead, which are eleven here."""
     tried = (stream(voice, REQUESTS[0], TokenSampling(temperature=60.0, seed=seed, max_seconds=0.07)) for seed in range(50))
-    chunks = next(chunks for chunks, result in tried if len(result.codes) > 16)
+    chunks = next(chunks for chunks, result in tried if len(result.wave) > 16 * 64)
     assert len(chunks) > 1
 
 

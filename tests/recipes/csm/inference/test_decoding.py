@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.inference.decoding import CsmBatch, CsmDecoder
 from overtone.recipes.csm.model.sequence_layout import CsmTokens, tokenize_prompt
-from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+from overtone.recipes.speech.decoding.continuous_batching import DecodedCodes
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
 from tests.finetune.synchronizations import report, synchronizations
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm
@@ -46,9 +47,8 @@ class SideBySide:
     def decode(
         self, rows: list[int], sampler: FrameSampler = GREEDY, seeds: Sequence[int] = (0, 0, 0, 0), most: int = MOST
     ) -> list[DecodedCodes]:
-        session = CsmSession(self.decoder, [self.embed(row) for row in rows], sampler, seeds[: len(rows)], most)
-        assert list(session.frames()) == list(range(1, session.frame_count + 1))
-        return session.results()
+        batch = CsmBatch(self.decoder, len(rows))
+        return batch.finish([batch.join(self.embed(row), sampler, seed, most) for row, seed in zip(rows, seeds, strict=False)])
 
     def embed(self, row: int) -> Tensor:
         with torch.inference_mode():
@@ -80,9 +80,8 @@ def test_memorized_clips_come_back_and_end_in_one_batch(learned: LearnedCsm) -> 
 
 def test_the_last_codebook_does_not_decide_about_the_end(untrained: SideBySide) -> None:
     """As in the stock class."""
-    session = CsmSession(untrained.decoder, [untrained.embed(1)], GREEDY, [0], 2)
     frames = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 7], [0, 0, 7, 0], [7, 0, 0, 0]])
-    assert session.find_ends(frames).tolist() == [True, True, False, False]
+    assert CsmBatch(untrained.decoder, 1).find_ends(frames).tolist() == [True, True, False, False]
 
 
 def test_sampled_rows_do_not_depend_on_the_other_rows(untrained: SideBySide) -> None:
@@ -107,16 +106,21 @@ def test_the_depth_decoder_has_its_own_sampling(untrained: SideBySide) -> None:
 def test_decoding_stops_at_the_last_position_of_the_model(stock: Any, untrained: SideBySide) -> None:
     prompt = untrained.embed(1)
     tokens = replace(untrained.decoder.tokens, positions=len(prompt) + 4)
-    session = CsmSession(CsmDecoder(stock, tokens), [prompt], GREEDY, [0], 100)
-    assert [len(piece) for piece in session.chunks(iter([3, 9]))] == [3, 1] and not session.results()[0].ended
+    batch = CsmBatch(CsmDecoder(stock, tokens), 1)
+    (cut,) = batch.finish([batch.join(prompt, GREEDY, 0, 100)])
+    assert len(cut.codes) == 4 and not cut.ended
+    with pytest.raises(UserError, match=f"a prompt of {len(prompt)} tokens fills the model's {len(prompt)} positions; shorten the text"):
+        CsmBatch(CsmDecoder(stock, replace(tokens, positions=len(prompt))), 1).join(prompt, GREEDY, 0, 100)
 
 
-def test_only_the_test_for_the_end_waits_for_the_device(untrained: SideBySide) -> None:
+def test_only_the_copy_of_the_codes_waits_for_the_device(untrained: SideBySide) -> None:
     """So a frame can be captured as a CUDA graph."""
-    session = CsmSession(untrained.decoder, [untrained.embed(0), untrained.embed(1)], SAMPLED, [0, 1], MOST)
+    batch = CsmBatch(untrained.decoder, 2)
+    for number in range(2):
+        batch.join(untrained.embed(number), SAMPLED, number, MOST)
     with synchronizations(torch.device("cpu")) as found, torch.inference_mode():
-        session.run_frame(len(untrained.prompts[0]) + 1)
+        batch.run_frame(batch.cache.find_window(1))
     assert found == [], report(found)
     with synchronizations(torch.device("cpu")) as found:
-        next(session.frames())
-    assert len(found) == 1 and "frame_loop.py" in found[0].place, report(found)
+        batch.step()
+    assert len(found) == 1 and "continuous_batching.py" in found[0].place, report(found)

@@ -120,7 +120,7 @@ def test_answers_of_a_model_that_counts_in_python_are_not_captured(
         batch = TokenBatch(loaded.model, loaded.stop_ids, SLOTS)
         assert f"{name}: answers are generated without CUDA graphs, which is slower: {reason}" in capsys.readouterr().err
         captured = RecordedGraph.captured
-        batch.capture_frames(60)
+        batch.capture_frames(60, CodeSampler(greedy=True))
         assert RecordedGraph.captured == captured
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate
 Alone = dict[int, tuple[list[list[int]], bool]]
 """Number of a request → its codes [T, codebooks], and whether it reached its end."""
 SLOTS = 4
-Started = tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]
-"""Result of `FrameVoice.start_batch`."""
+Started = tuple[FrameBatch[Any, Any, Any], Callable[[SpeechRequest, SpeechSampling], int]]
+"""A batch, and the function that starts a request in it."""
 
 
-def make_requests(voice: FrameVoice, texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
+def make_requests(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
     """Each text greedily, with the model's own settings, and with a temperature; different speakers, seeds and limits."""
     made = []
     for number, text in enumerate(texts):
@@ -34,8 +35,8 @@ def make_requests(voice: FrameVoice, texts: Sequence[str], frames: int) -> list[
     return made
 
 
-def speak_alone(voice: FrameVoice, requests: Sequence[tuple[SpeechRequest, SpeechSampling]]) -> Alone:
-    """By the loop that speaks one request from beginning to end."""
+def speak_alone(voice: FrameVoice[Any, Any], requests: Sequence[tuple[SpeechRequest, SpeechSampling]]) -> Alone:
+    """Each in a batch of one."""
     spoken = [voice.speak([request], sampling)[0] for request, sampling in requests]
     return {number: (one.codes.tolist(), one.ended) for number, one in enumerate(spoken)}
 
@@ -71,26 +72,32 @@ def run_schedules(started: Started, requests: Sequence[tuple[SpeechRequest, Spee
     return outcome
 
 
-def check_schedules(voice: FrameVoice, texts: Sequence[str], frames: int, schedules: int) -> Alone:
+def start_batch(voice: FrameVoice[Any, Any]) -> Started:
+    """A batch of `SLOTS` requests."""
+    batch = voice.open_frames(SLOTS)
+    return batch, partial(voice.join, batch)
+
+
+def check_schedules(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int, schedules: int) -> Alone:
     """In random schedules each request has its own codes, and enough of them finish, leave early and run beside others; returns the codes
     of each alone."""
     requests = make_requests(voice, texts, frames)
     alone = speak_alone(voice, requests)
-    outcome = run_schedules(voice.start_batch(SLOTS), requests, alone, schedules)
+    outcome = run_schedules(start_batch(voice), requests, alone, schedules)
     assert outcome.finished >= 4 * schedules and outcome.left >= schedules // 4 and {1, 2, 3, 4} <= outcome.together
     return alone
 
 
-def check_graphs(voice: FrameVoice, texts: Sequence[str], frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_graphs(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With captured frames each request has its own codes, alone and in a batch. The frames of requests without settings are captured
     before the first request, those of other plans once; joins and leaves capture nothing again."""
     requests = make_requests(voice, texts, frames)
     alone = speak_alone(voice, requests)
     imitate_graphs(monkeypatch)
     assert speak_alone(voice, requests[:3]) == {number: alone[number] for number in range(3)}
-    batch, join = voice.start_batch(SLOTS)
+    batch, join = start_batch(voice)
     monkeypatch.setattr(RecordedGraph, "captured", 0)
-    batch.capture_frames(frames)
+    batch.capture_frames(frames, voice.make_sampler(SpeechSampling()))
     at_start, windows = RecordedGraph.captured, len(batch.cache.list_windows())
     assert at_start == windows
     run_schedules((batch, join), requests[1::3], {number // 3: one for number, one in alone.items() if number % 3 == 1}, 1)
@@ -106,7 +113,7 @@ def check_graphs(voice: FrameVoice, texts: Sequence[str], frames: int, monkeypat
     assert RecordedGraph.captured == captured
 
 
-def _step(batch: FrameBatch, running: dict[int, tuple[int, list[Any]]], alone: Alone, outcome: Outcome) -> None:
+def _step(batch: FrameBatch[Any, Any, Any], running: dict[int, tuple[int, list[Any]]], alone: Alone, outcome: Outcome) -> None:
     found = batch.step()
     assert found.keys() == running.keys()
     for row, frame in found.items():

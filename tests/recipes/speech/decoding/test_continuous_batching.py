@@ -10,19 +10,21 @@ from transformers import LlamaConfig, LlamaModel
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import IDLE, RowSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
-from overtone.recipes.speech.decoding.token_sampling import draw_random_numbers
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
 from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 
-class RandomNumbers(FrameBatch[RowCache]):
+class RandomNumbers(FrameBatch[RowCache, Tensor, CodeSampler]):
     """Its codes are the random numbers of the frame, times 1000, and speech ends with a number below 50."""
 
-    plan = None
+    def __init__(self, cache: RowCache, requests: int, most: int | None = None) -> None:
+        super().__init__(cache, RowSampling(cache.rows, torch.device("cpu")), requests, 3, most)
 
-    @property
-    def ended(self) -> Tensor:
-        return self.find_ends(self.codes)
+    @torch.inference_mode()
+    def join(self, prompt: Tensor, sampler: CodeSampler, seed: int, limit: int) -> int:
+        return self.take_row(prompt, sampler, seed, limit)[0]
 
     def find_ends(self, codes: Tensor) -> Tensor:
         return codes[..., 0] < 50
@@ -37,12 +39,11 @@ def batch() -> RandomNumbers:
         vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
     )
     layers = CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama")
-    return RandomNumbers(RowCache(layers, count_rows(2)), 2, 3, None)
+    return RandomNumbers(RowCache(layers, count_rows(2)), 2)
 
 
 def join(batch: RandomNumbers, seed: int, limit: int) -> int:
-    with torch.inference_mode():
-        return batch.take_row(torch.zeros(2, 16), seed, limit)[0]
+    return batch.join(torch.zeros(2, 16), IDLE, seed, limit)
 
 
 def test_the_random_numbers_of_a_request_are_those_of_its_seed(batch: RandomNumbers) -> None:
@@ -70,6 +71,24 @@ def test_a_row_is_free_after_its_last_frame(batch: RandomNumbers) -> None:
     assert batch.step().keys() == {short} and batch.cache.lengths.tolist()[:2] == [4, 0]
 
 
+def test_a_group_is_generated_up_to_the_end_of_each_request(batch: RandomNumbers) -> None:
+    """A seed whose numbers are below 0.05 in the first frame has no codes."""
+    starts = draw_random_numbers(range(100), 1, 3)[0, 0]
+    rows = [join(batch, int((starts < 0.05).nonzero()[0]), 9), join(batch, 5, 2)]
+    silent, cut = batch.finish(rows)
+    assert silent.codes.shape == (0, 3) and silent.ended
+    assert torch.equal(cut.codes, (draw_random_numbers([5], 2, 3)[..., 0] * 1000).long()) and not cut.ended
+
+
+def test_the_positions_of_the_model_limit_a_request(batch: RandomNumbers) -> None:
+    batch = RandomNumbers(batch.cache, 2, 6)
+    (cut,) = batch.finish([join(batch, 5, 100)])
+    assert len(cut.codes) == 4 and not cut.ended
+    with pytest.raises(UserError, match="^a prompt of 6 tokens fills the model's 6 positions; shorten the text$"):
+        batch.join(torch.zeros(6, 16), IDLE, 0, 1)
+    assert not batch.is_running
+
+
 def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
     row, numbers = join(batch, 11, 1000), draw_random_numbers([11], 1000, 3)[:, 0, 0]
     end = int((numbers < 0.05).int().argmax())
@@ -81,8 +100,8 @@ def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
 
 def test_frames_are_captured_again_only_after_the_cache_has_grown(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
     imitate_graphs(monkeypatch)
-    batch = RandomNumbers(batch.cache, 2, 3, None)
-    batch.capture_frames(10)
+    batch = RandomNumbers(batch.cache, 2)
+    batch.capture_frames(10, IDLE)
     windows = [64, 128, 256, 512]
     assert batch.cache.list_windows() == windows and RecordedGraph.captured == len(windows)
     for seed, limit in ((5, 6), (6, 400), (7, 511)):  # the last one has no room beside its prompt
@@ -100,7 +119,7 @@ def test_the_batch_of_a_server_is_too_large_for_the_memory(
     batch: RandomNumbers, slots: int, smaller: str, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imitate_graphs(monkeypatch)
-    batch = RandomNumbers(batch.cache, slots, 3, None)
+    batch = RandomNumbers(batch.cache, slots)
 
     def fail(size: int) -> None:
         raise torch.OutOfMemoryError(f"{size} slots")
@@ -108,13 +127,13 @@ def test_the_batch_of_a_server_is_too_large_for_the_memory(
     monkeypatch.setattr(batch.cache if failing == "reserve" else batch, failing, fail)
     message = f"--batch {slots}: the GPU has no memory for so many requests of 1,099 frames; choose {smaller} or a smaller --max-seconds"
     with pytest.raises(UserError, match=f"^{message}$"):
-        batch.capture_frames(1099)
+        batch.capture_frames(1099, IDLE)
 
 
 def test_no_room_is_made_for_more_than_the_positions_of_the_model(batch: RandomNumbers, monkeypatch: pytest.MonkeyPatch) -> None:
     imitate_graphs(monkeypatch)
-    batch = RandomNumbers(batch.cache, 2, 3, 700)
-    batch.capture_frames(5000)
+    batch = RandomNumbers(batch.cache, 2, 700)
+    batch.capture_frames(5000, IDLE)
     assert batch.cache.slots == 1024
 
 
@@ -122,7 +141,7 @@ def test_no_room_is_made_for_more_than_the_positions_of_the_model(batch: RandomN
 def test_a_cache_doubles_up_to_the_positions_and_the_memory(
     batch: RandomNumbers, most: int | None, memory: int, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow, batch = batch.cache._grow, RandomNumbers(batch.cache, 2, 3, most)
+    grow, batch = batch.cache._grow, RandomNumbers(batch.cache, 2, most)
 
     def grow_within_memory(size: int) -> None:
         if size > memory:
@@ -141,8 +160,7 @@ def test_a_cache_doubles_up_to_the_positions_and_the_memory(
 def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:
     def join_and_fail(where: str) -> int:
         if where == "prompt":
-            with torch.inference_mode():
-                batch.take_row(torch.zeros(2, 15), 0, 5)
+            batch.join(torch.zeros(2, 15), IDLE, 0, 5)
         join(batch, 0, 5)
         raise MemoryError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from overtone.recipes.speech.decoding.cuda_graphs import STEP, FrameGraphs, window_size
+from overtone.recipes.speech.decoding.cuda_graphs import FrameGraphs
 from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 CPU = torch.device("cpu")
@@ -17,10 +17,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     imitate_graphs(monkeypatch)
-
-
-def test_window_sizes_grow_in_steps_up_to_the_cache_size() -> None:
-    assert [window_size(needed, 600) for needed in (1, STEP, STEP + 1, 512, 513, 600)] == [STEP, STEP, 2 * STEP, 512, 600, 600]
 
 
 def test_a_frame_is_captured_once_for_each_key() -> None:

@@ -124,6 +124,6 @@ def test_the_window_doubles_up_to_one_block_and_then_grows_by_blocks(slots: int,
     assert round_window(slots, shortest) == window
 
 
-@pytest.mark.parametrize(("requested", "rows"), [(1, 4), (4, 4), (5, 8), (8, 8), (9, 12)])
-def test_the_number_of_rows_is_a_multiple(requested: int, rows: int) -> None:
-    assert count_rows(requested) == rows and rows % ROWS_MULTIPLE == 0
+@pytest.mark.parametrize(("requested", "rows"), [(1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, 12)])
+def test_the_number_of_rows_is_one_or_a_multiple(requested: int, rows: int) -> None:
+    assert count_rows(requested) == rows and (rows == 1 or rows % ROWS_MULTIPLE == 0)

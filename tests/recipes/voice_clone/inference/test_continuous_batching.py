@@ -41,9 +41,9 @@ def test_streamed_text_is_added_to_the_frames_of_its_row(voice: Synthesizer) -> 
     sampling = SpeechSampling(greedy=True, max_seconds=0.8)
     request, other = Request(TEXTS[2], "anna", streamed_text=True), SpeechRequest(TEXTS[0], "bert")
     (alone,) = voice.speak([request], sampling)
-    batch, join = voice.start_batch(2)
-    join(other, sampling)
+    batch = voice.open_frames(2)
+    voice.join(batch, other, sampling)
     batch.step()
-    row = join(request, sampling)
+    row = voice.join(batch, request, sampling)
     codes = [batch.step()[row].codes for _ in alone.codes]
     assert [one.tolist() for one in codes if one is not None] == alone.codes.tolist()

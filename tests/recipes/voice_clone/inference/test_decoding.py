@@ -10,11 +10,11 @@ import torch
 from transformers.generation import LogitsProcessorList, MinNewTokensLengthLogitsProcessor, SuppressTokensLogitsProcessor
 
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
-from overtone.recipes.speech.decoding.left_padding import PaddedSlots
+from overtone.recipes.speech.decoding.continuous_batching import DecodedCodes
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
 from overtone.recipes.voice_clone.inference import decoding, stock_qwen_tts
-from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
+from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
 from overtone.recipes.voice_clone.model.sequence_layout import tokenize_text
@@ -57,9 +57,8 @@ class NanoModels:
         return [embedder.embed(*one, streamed) for one in zip(tokens, languages, voices, strict=True)]
 
     def decode(self, prompts: list[PromptEmbeddings], choice: CodeSampler, seeds: list[int], most: int = MOST) -> list[DecodedCodes]:
-        session = DecodingSession(self.decoder, prompts, FrameSampler(choice, choice), seeds, most)
-        assert list(session.frames()) == list(range(1, session.frame_count + 1))
-        return session.results()
+        batch, sampler = TalkerBatch(self.decoder, len(prompts)), FrameSampler(choice, choice)
+        return batch.finish([batch.join(prompt, sampler, seed, most) for prompt, seed in zip(prompts, seeds, strict=True)])
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +72,11 @@ def test_the_cached_layers_compute_what_the_package_computes(nano: Path, part: s
     """Also with the talker's rotary positions in three sections."""
     talker = stock_qwen_tts.load(nano).model.talker
     stock = talker.model if part == "talker" else talker.code_predictor.model
-    x = torch.randn(2, 9, stock.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    expected = stock(inputs_embeds=x, use_cache=False).last_hidden_state
-    layers = CachedDecoderLayers(stock, decoding.FAMILY)
-    slots = PaddedSlots(torch.zeros(2, dtype=torch.int64), 9, layers.make_rotary_table(9))
-    found = layers(x, layers.make_cache(2, 9), slots.make_prompt_window())
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    x = torch.randn(9, stock.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    expected = stock(inputs_embeds=x[None], use_cache=False).last_hidden_state[0]
+    cache = RowCache(CachedDecoderLayers(stock, decoding.FAMILY), 1)
+    cache.reserve(9)
+    torch.testing.assert_close(cache.read_prompt(0, x), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -107,8 +105,9 @@ def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> 
     (prompt,) = model.prompts([1])
     ids = replace(model.decoder.ids, positions=len(prompt.before) + 4)
     decoder = TalkerDecoder(model.tts.model.talker, ids)
-    session = DecodingSession(decoder, [prompt], GREEDY, [0], 100)
-    assert [len(piece) for piece in session.chunks(iter([3, 9]))] == [3, 1] and not session.results()[0].ended
+    batch = TalkerBatch(decoder, 1)
+    (cut,) = batch.finish([batch.join(prompt, GREEDY, 0, 100)])
+    assert len(cut.codes) == 4 and not cut.ended
 
 
 def test_codes_are_permitted_from_their_frame_on() -> None:

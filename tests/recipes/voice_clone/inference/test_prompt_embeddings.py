@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from overtone.recipes.voice_clone.inference import prompt_embeddings
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from overtone.recipes.voice_clone.model import sequence_layout
 from overtone.recipes.voice_clone.model.modeling import input_embeddings
@@ -28,8 +27,3 @@ def test_the_whole_text_prompt_equals_the_training_input(fresh: Any) -> None:
         torch.testing.assert_close(prompt.before, expected[: len(prompt.before)], atol=1e-5, rtol=1e-5)
         assert len(prompt.before) == int(trained["frame_mask"][0].int().argmax())
         torch.testing.assert_close(expected[len(prompt.before)], frames[0] + prompt.beside[0], atol=1e-5, rtol=1e-5)
-
-
-def test_the_last_text_vector_is_repeated() -> None:
-    beside = prompt_embeddings.repeat_last([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0], [5.0]])])
-    assert beside[..., 0].T.tolist() == [[1, 2, 2], [3, 4, 5]]
