@@ -55,7 +55,7 @@ def _explain_choice(message: str) -> str:
 
 
 def check_choice(flag: str, given: str | None, choices: Collection[str]) -> None:
-    """Raise `UserError` for a value that is not among the choices; None is the default. It also checks options that programs set."""
+    """Raises `UserError` for a value that is not among the choices; None is the default. It also checks options that programs set."""
     if given is not None and given not in choices:
         raise UserError(_format_wrong_choice(flag, str(given), choices))
 
@@ -71,7 +71,7 @@ def suggest_word(given: str, known: Collection[str], what: str) -> str:
 
 
 def check_run_exists(run: Path) -> None:
-    """Raise `UserError` for a run's folder that does not exist, with the most similar name there."""
+    """Raises `UserError` for a run's folder that does not exist, with the most similar name there."""
     place = Path(run.anchor)
     for part in run.relative_to(run.anchor).parts:
         if not (place / part).exists():
@@ -83,7 +83,7 @@ def check_run_exists(run: Path) -> None:
 
 
 def refuse_dataset(place: Path, verb: str) -> None:
-    """Raise `UserError` for a dataset (its folder or a file of rows) where a run is expected. `verb`: the one that reads datasets."""
+    """Raises `UserError` for a dataset (its folder or a file of rows) where a run is expected. `verb`: the one that reads datasets."""
     rows = place / "train.jsonl" if place.is_dir() else place
     if rows.suffix == ".jsonl" and rows.is_file() and not (place / "checkpoints").is_dir():
         raise UserError(f"{place}: a dataset, not a run; datasets are read by: {overtone_command(verb, place)}")

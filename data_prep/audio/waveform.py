@@ -46,7 +46,7 @@ class AudioLimits:
     """Total samples of all channels, which determine the cost of decoding."""
 
     def require(self, frames: int, stream: Stream) -> None:
-        """Raise `AudioError` for a recording that is too long (`too_long`), or has too many channels (`unreadable`)."""
+        """Raises `AudioError` for a recording that is too long (`too_long`), or has too many channels (`unreadable`)."""
         seconds = frames / stream.rate
         if stream.channels > self.channels:
             raise AudioError("unreadable", f"{stream.channels} channels; at most {self.channels} are read", seconds)
@@ -254,7 +254,7 @@ def _take_frames(blocks: Iterator[Samples], frames: int) -> Iterator[Samples]:
 
 
 def _require_finite(block: Samples, before: int, stream: Stream) -> None:
-    """Raise `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
+    """Raises `AudioError` for NaN, Inf, and values whose square overflows; floating-point files may contain them."""
     bad = ~(np.abs(block) < LARGEST).all(axis=1)
     if bad.any():
         at = before + int(bad.argmax())

@@ -69,7 +69,7 @@ def read_messages(row: ChatRow) -> tuple[list[Message], int]:
 
 
 def check_row_marks(row: ChatRow) -> None:
-    """Raise `UserError` for a row that says which of its messages are learned. It may only say that the user's are not."""
+    """Raises `UserError` for a row that says which of its messages are learned. It may only say that the user's are not."""
     for key in ROW_MARKS:
         value = row.get(key)
         if value and not (isinstance(value, str) and value.lower() in ("user", "human")):  # NeMo's `mask`: the role that is not learned

@@ -20,7 +20,7 @@ ANSWERS = ("completion", "chosen", "rejected")
 
 
 def check_conversation(row: ChatRow) -> None:
-    """Raise `UserError` with the reason why a normalised row must not be trained on."""
+    """Raises `UserError` with the reason why a normalised row must not be trained on."""
     _check_storable(row)
     if isinstance(row.get("prompt"), str):
         if not row["completion"].strip():
@@ -40,7 +40,7 @@ def check_conversation(row: ChatRow) -> None:
 
 
 def _check_storable(value: object) -> None:
-    """Raise `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
+    """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
     if isinstance(value, str):
         if UNWRITABLE.search(value):
             raise UserError("a NUL or half a surrogate pair in its text")

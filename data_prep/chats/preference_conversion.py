@@ -186,7 +186,7 @@ def _read_label(value: JsonValue, key: str) -> bool:
 
 
 def check_sides(row: ChatRow) -> None:
-    """Raise `UserError` with the reason why a converted row must not be trained on."""
+    """Raises `UserError` with the reason why a converted row must not be trained on."""
     shared = {key: value for key, value in row.items() if key not in (*SIDES, "label")}
     for name in SIDES if "chosen" in row else ("completion",):
         try:

@@ -61,7 +61,7 @@ def write_report(folder: Path, out: Path | None = None, tokenizer: str | None = 
 
 
 def _check_out(out: Path) -> None:
-    """Raise `UserError` for a file that is not a report, which would be lost."""
+    """Raises `UserError` for a file that is not a report, which would be lost."""
     if not out.exists():
         return
     try:

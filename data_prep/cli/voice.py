@@ -356,7 +356,7 @@ def _parse_channels(given: str) -> str:
 
 
 def _check_options(options: VoiceOptions) -> None:
-    """Raise `UserError` for options that do not fit each other, also for values that the parser refuses on the command line."""
+    """Raises `UserError` for options that do not fit each other, also for values that the parser refuses on the command line."""
     if (options.whisper is not None) == options.transcripts:
         raise UserError("give either --whisper NAME, which writes the texts, or --transcripts, which are next to the recordings")
     if (options.speaker is not None) + (options.speaker_from is not None) + options.diarize > 1:
@@ -663,7 +663,7 @@ def _describe_people_on_channels(names: Sequence[str]) -> list[Notice]:
 
 
 def _require_clips(summary: duration_accounting.Summary, out: Path) -> None:
-    """Raise `UserError` if no clip was kept."""
+    """Raises `UserError` if no clip was kept."""
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")

@@ -71,7 +71,7 @@ def decode_image(source: Path | bytes) -> DecodedImage:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raise `UserError` for an image that would not fit the memory, or is too small."""
+    """Raises `UserError` for an image that would not fit the memory, or is too small."""
     if width * height > MOST_PIXELS:
         raise UserError(f"has {width:,} × {height:,} pixels, more than {MOST_PIXELS:,} in all; make it smaller")
     if min(width, height) < FEWEST:

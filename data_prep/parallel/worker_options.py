@@ -67,7 +67,7 @@ def read_flags(arguments: argparse.Namespace) -> WorkerFlags:
 
 
 def check_options(options: WorkerFlags) -> None:
-    """Raise `UserError` for invalid combinations of options."""
+    """Raises `UserError` for invalid combinations of options."""
     check_choice("--device", options.device, DEVICES)
     if options.workers is not None and options.workers < 0:
         raise UserError(f"--workers {options.workers}: expected a number of processes, or 0 for this process only")

@@ -166,7 +166,7 @@ def process_recordings(
 
 
 def _refuse_systematic(crashes: Sequence[str]) -> None:
-    """Raise `UserError` if the first recordings of a run crashed with one error that is not the machine's."""
+    """Raises `UserError` if the first recordings of a run crashed with one error that is not the machine's."""
     if len({generalize_failure(why) for why in crashes}) == 1 and not is_of_the_machine(crashes[0]):
         raise UserError(
             f"the first {SYSTEMATIC} recordings all failed with one error ({crashes[0]}); the others were not begun. Omit or replace the "

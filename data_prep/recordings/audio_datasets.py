@@ -93,7 +93,7 @@ def unpack_dataset(place: str, out: Path, configs: Sequence[str], splits: Sequen
 
 
 def _require_own_target(place: str, target: Path) -> None:
-    """Raise `UserError` for a folder that would be replaced and that this module did not write, or that holds the dataset itself."""
+    """Raises `UserError` for a folder that would be replaced and that this module did not write, or that holds the dataset itself."""
     if Path(place).exists() and Path(place).resolve().is_relative_to(target.resolve()):
         raise UserError(f"{OPTION} {place} is where its recordings would be written ({target}); choose another --out")
     if target.is_dir() and not (target / ORIGIN).is_file() and any(target.iterdir()):

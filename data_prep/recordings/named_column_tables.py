@@ -159,7 +159,7 @@ def _list_lines(path: Path, what: str, numbers: list[int]) -> list[str]:
 
 
 def _require_whole_recording(path: Path, number: int, row: Mapping[str, JsonValue]) -> None:
-    """Raise `UserError` for a row whose text is spoken in a part of its recording. Times beside a `source` are those of the longer
+    """Raises `UserError` for a row whose text is spoken in a part of its recording. Times beside a `source` are those of the longer
     recording from which the file was cut, as in our own exports."""
     if row.get("source"):
         return
@@ -232,7 +232,7 @@ def _unquote_columns(records: list[Record], columns: int) -> list[Record]:
 
 
 def _require_single_columns(path: Path, header: _Header) -> None:
-    """Raise `UserError` if two columns have the name of one that is read."""
+    """Raises `UserError` if two columns have the name of one that is read."""
     names = [name.strip().lower() for name in header.names]
     for column in find_columns(header.names, path.name) or ():
         if column and names.count(column.strip().lower()) > 1:
@@ -240,7 +240,7 @@ def _require_single_columns(path: Path, header: _Header) -> None:
 
 
 def _require_single_rows(path: Path, lines: list[str], header: _Header, records: list[Record]) -> None:
-    """Raise `UserError` for a quotation that ends in another line if a line of it reads as a row of its own.
+    """Raises `UserError` for a quotation that ends in another line if a line of it reads as a row of its own.
 
     A line that follows in a text with line breaks rarely has all columns, and something like the names of the other rows in the right one.
     """

@@ -114,7 +114,7 @@ def _require_one_speaker(cues: list[Cue], spoken: list[StrippedText], name: str)
 
 
 def refuse_several_speakers(speakers: list[str], name: str, place: str = "") -> None:
-    """Raise `UserError`: each recording must have one speaker."""
+    """Raises `UserError`: each recording must have one speaker."""
     shown = ", ".join([*speakers[:SHOWN_SPEAKERS], *["…"] * (len(speakers) > SHOWN_SPEAKERS)])
     where = f" ({speakers[1]!r} speaks at {place})" if place else ""
     raise UserError(

@@ -259,7 +259,7 @@ def _find_named_recordings(path: Path, suffix: str, names: RecordingNames) -> li
 
 
 def _require_one_recording(path: Path, matches: list[RecordingMatch]) -> None:
-    """Raise `UserError` for a transcript of several recordings, unless they differ in their endings only and are named as it is."""
+    """Raises `UserError` for a transcript of several recordings, unless they differ in their endings only and are named as it is."""
     first = matches[0].recording
     for match in matches[1:]:
         if match.rank.changed or not are_one_name(match.recording, first):
@@ -340,7 +340,7 @@ def _make_whole_transcript(whole: _WholeText, spoken: StrippedText, removed: Rem
 
 
 def _require_unambiguous_lines(folders: list[_Folder]) -> None:
-    """Raise `UserError` for a line that names several recordings; it is the text of only one of them."""
+    """Raises `UserError` for a line that names several recordings; it is the text of only one of them."""
     named: dict[tuple[Path, int], Path] = {}
     for folder in folders:
         for path in folder.list_without_own():

@@ -84,7 +84,7 @@ class GeneralizedEndToEndEncoder:
         return SHORTEST_SECONDS
 
     def __init__(self, weights: Path) -> None:
-        """Raise `UserError` for a file that does not contain this model's weights."""
+        """Raises `UserError` for a file that does not contain this model's weights."""
         self._layers = load_layers(weights)
 
     def embed(self, clip: Samples) -> Vector:

@@ -115,7 +115,7 @@ def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> WhisperM
 
 
 def require_readable(folder: Path, option: str) -> None:
-    """Raise `UserError` for a pipe, a device or a socket in a folder, and for a settings or vocabulary file that is too large for one:
+    """Raises `UserError` for a pipe, a device or a socket in a folder, and for a settings or vocabulary file that is too large for one:
     CTranslate2 and faster-whisper open the files themselves."""
     for path in sorted(folder.iterdir()):
         try:

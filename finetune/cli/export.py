@@ -161,7 +161,7 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
 
 
 def check_base_name(options: ExportOptions, place: Path, step: int | None) -> None:
-    """Raise `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
+    """Raises `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
     from overtone.finetune.checkpointing import checkpoint
     from overtone.finetune.exporting.model_card import is_on_hub
 

@@ -316,7 +316,7 @@ class Loader:
         )
 
     def check_prompts(self) -> None:
-        """Raise `UserError` for a file whose rows all have the same prompt. Requires a recipe with a `Divergence`."""
+        """Raises `UserError` for a file whose rows all have the same prompt. Requires a recipe with a `Divergence`."""
         reference = self._recipe.reference
         assert reference is not None and reference.divergence is not None
         for first in self._rows.lengths.starts if isinstance(self._rows, MixedRows) else (0,):

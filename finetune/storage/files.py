@@ -222,7 +222,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def check_log(path: Path) -> None:
-    """Raise `UserError` if `append_line` would refuse a file that is there already, such as a link. For checks before long work."""
+    """Raises `UserError` if `append_line` would refuse a file that is there already, such as a link. For checks before long work."""
     found = stat_without_following(path)
     if found is not None:
         refuse_irregular(path, found.st_mode)

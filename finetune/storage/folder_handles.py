@@ -95,7 +95,7 @@ def open_file(path: Path, flags: int, folder: int | None = None) -> int:
 
 
 def refuse_irregular(path: Path, mode: int) -> None:
-    """Raise `UserError` for a path that is not a regular file. `mode`: of its status, links not followed."""
+    """Raises `UserError` for a path that is not a regular file. `mode`: of its status, links not followed."""
     if stat.S_ISLNK(mode):
         raise _linked(path)
     if not stat.S_ISREG(mode):

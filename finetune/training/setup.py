@@ -149,7 +149,7 @@ def assemble_training(sizes: RunSizes, recipe: Recipe, inputs: TrainingInputs, s
 
 
 def check_prompts(training: Training) -> None:
-    """Raise `UserError` before the first step, and not at the first evaluation, for data in which a recipe with a `Divergence` finds no
+    """Raises `UserError` before the first step, and not at the first evaluation, for data in which a recipe with a `Divergence` finds no
     other prompt. Collective: call on every rank."""
     if training.recipe.reference is None or training.recipe.reference.divergence is None:
         return

@@ -224,7 +224,7 @@ def locate_rows(training: Training, turns: list[RankBatch]) -> list[str]:
 
 
 def check_terms(terms: Mapping[str, Term], targets: Mapping[str, int]) -> None:
-    """Raise `UserError` where what a recipe's `loss` returned does not fit the `targets` of the batch that its `collate` made."""
+    """Raises `UserError` where what a recipe's `loss` returned does not fit the `targets` of the batch that its `collate` made."""
     if unknown := sorted(terms.keys() - targets.keys()):
         known = ", ".join(targets) or "no term"
         raise UserError(f"the recipe's loss returned {', '.join(unknown)}, but its batch counts the targets of {known}")
