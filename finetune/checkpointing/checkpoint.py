@@ -34,6 +34,7 @@ from overtone.finetune.modeling import optimizers
 from overtone.finetune.modeling.loading import local_slices
 from overtone.finetune.monitoring.loss_spikes import check_checkpoint_tensors
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import COMMIT
 from overtone.finetune.storage.json_schema import shorten_value
@@ -239,7 +240,7 @@ def prune(folder: Path, keep: Keep, committed: Path) -> list[Path]:
     return gone
 
 
-def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: str, run_dir: Path) -> list[str]:
+def choose_surplus(states: Mapping[str, CheckpointState], keep: Keep, committed: str, run_dir: Path) -> list[str]:
     """Return the names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`; `run_dir`: where the
     measurements of samples are."""
     own = states.get(committed)
@@ -268,8 +269,10 @@ def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
     """Step → value of the metric, of the committed checkpoints that were evaluated at their step, on the validation rows of the newest, or
     whose samples were measured with its settings."""
     states = {path.name: state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    newest = states[max(states)] if states else {}
-    if best_by.is_sampled and newest:
+    if not states:
+        return {}
+    newest = states[max(states)]
+    if best_by.is_sampled:
         states = sample_measurement_records.add_measurements(states, folder.parent, newest["sampling"])
     scores = {state["step"]: best_by.score(state) for state in states.values() if is_comparable(state, newest, best_by)}
     return {step: best_by.rank(score) for step, score in scores.items() if score is not None}
@@ -365,14 +368,14 @@ def describe_base(base: dict[str, Any], with_digest: bool) -> str:
     return f"{base['source']}{revision}{digest}"
 
 
-def _read_state_or_none(path: Path) -> dict[str, Any] | None:
+def _read_state_or_none(path: Path) -> CheckpointState | None:
     try:
         return read_state(path)
     except UserError:
         return None
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> CheckpointState:
     """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py.
 
     Raises `UserError` with the first invalid key.

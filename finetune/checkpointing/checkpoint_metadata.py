@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, JsonValue
 
 from overtone.finetune.config import LAST_STEP, Lora
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage.json_schema import JsonPart, validate_json
 
 FORMAT = 1
@@ -55,7 +56,7 @@ class DataDigest(JsonPart):
 class BaseDigest(JsonPart):
     """The base model of a run."""
 
-    source: str | None
+    source: str
     revision: str | None
     digest: str
     """SHA-256 over weights and config.json."""
@@ -163,9 +164,9 @@ def parse_json(data: bytes | str) -> JsonValue:
     raise ValueError(f"its values are nested more than {DEEPEST} levels deep")
 
 
-def parse_state(data: bytes | str) -> dict[str, Any]:
+def parse_state(data: bytes | str) -> CheckpointState:
     """`state.json` with every key of `State`. Raises `ValueError` naming the first invalid key."""
-    return validate_json(State, parse_json(data))
+    return cast("CheckpointState", validate_json(State, parse_json(data)))
 
 
 def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:

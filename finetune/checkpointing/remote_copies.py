@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -25,6 +24,7 @@ from overtone.finetune.checkpointing.retention import Keep
 from overtone.finetune.config import Checkpoint
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage import files, input_files, remote
 from overtone.finetune.storage.remote import RemoteFile
 from overtone.finetune.terminal import print_line
@@ -183,7 +183,7 @@ def prune(url: RemoteAddress, keep: Keep, newest: str, run_dir: Path) -> None:
         remote.remove(url.child(name), MANIFEST)
 
 
-def _read_remote_state(url: RemoteAddress, name: str) -> dict[str, Any] | None:
+def _read_remote_state(url: RemoteAddress, name: str) -> CheckpointState | None:
     """`state.json` of a remote checkpoint; None if it cannot be read, and then the checkpoint is neither counted nor removed."""
     try:
         return parse_state(remote.read(url.child(f"{name}/state.json")))

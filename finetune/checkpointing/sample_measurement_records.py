@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from overtone.finetune.checkpointing.checkpoint_metadata import Steps
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import SAMPLED
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage import files
 from overtone.finetune.storage.json_schema import JsonPart, validate_json
 from overtone.finetune.storage.strict_json import read_object
@@ -84,7 +85,7 @@ def discard_later(run_dir: Path, step: int) -> list[int]:
     return [int(path.parent.name.removeprefix("step-")) for path in later]
 
 
-def add_measurements(states: Mapping[str, dict[str, Any]], run_dir: Path, settings: str | None) -> dict[str, dict[str, Any]]:
+def add_measurements(states: Mapping[str, CheckpointState], run_dir: Path, settings: str | None) -> dict[str, CheckpointState]:
     """Return the states (checkpoint name → `state.json`) with the metrics of samples among those of the evaluation, as `sample/NAME`, and
     with `sample_due` only where they are still missing."""
     measured, complete = {} if settings is None else read_measurements(run_dir, settings), dict(states)

@@ -29,7 +29,7 @@ from overtone.finetune.exporting.model_card import render_card
 from overtone.finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
 from overtone.finetune.modeling import added_parameters, expert_adapters, loading, lora_adapters, quantization
 from overtone.finetune.modeling.expert_adapters import AdaptedExperts
-from overtone.finetune.recipe import ExportPlan, choose_recipe, find_recipe, load_recipe, parse_recipe_state
+from overtone.finetune.recipe import CheckpointState, ExportPlan, choose_recipe, find_recipe, load_recipe, parse_recipe_state
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.base_quantization import drop_declarations
 from overtone.finetune.storage.hub_download import commit_of
@@ -62,7 +62,7 @@ BLOCK_BYTES = 32 * 2**20
 class Source:
     """Sources of an exported model's tensors: the checkpoint, the base model and the recipe's export plan."""
 
-    state: dict[str, Any]
+    state: CheckpointState
     trained: Reader
     shapes: dict[str, tuple[int, ...]]
     """Tensor name → shape, for all tensors in the checkpoint, whose names are those of the model's parameters."""
@@ -161,7 +161,7 @@ def export(
     return target
 
 
-def describe_origin(chosen: Path, state: dict[str, Any], form: str, strength: float) -> dict[str, Any]:
+def describe_origin(chosen: Path, state: CheckpointState, form: str, strength: float) -> dict[str, Any]:
     """Return what the export's card says of the checkpoint `chosen`: only the last parts of its path, since a published model must not
     reveal folders of this machine."""
     origin = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
@@ -203,7 +203,7 @@ def note_strength(plan: ExportPlan, strength: float) -> ExportPlan:
     return replace(plan, files={**plan.files, README: plan.files[README].rstrip(b"\n") + b"\n" + text.encode()})
 
 
-def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+def check_checkpoint(chosen: Path, state: CheckpointState, shapes: dict[str, tuple[int, ...]]) -> None:
     """Raises `UserError` for a checkpoint whose files do not match each other; its export would be a wrong model."""
     if missing := sorted(set(state["buffers"]) - set(shapes)):
         raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
@@ -214,7 +214,7 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
     check_experts(chosen, state, {name: shape for name, shape in shapes.items() if not rank_shards.is_moment(name)})
 
 
-def check_experts(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+def check_experts(chosen: Path, state: CheckpointState, shapes: dict[str, tuple[int, ...]]) -> None:
     """Raises `UserError` unless the experts' adapters of state.json are those of the files, A [E, r, in] and B [E, out, r] each."""
     listed = [AdaptedExperts(each["name"], each["transposed"]) for each in state["experts"]]
     parts = {name for each in listed for name in (each.down, each.up)}
@@ -260,7 +260,7 @@ def find_changed_shapes(source: Source) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
+def add_readme(plan: ExportPlan, chosen: Path, state: CheckpointState, name: str, render: Callable[..., str]) -> ExportPlan:
     """Return the plan with a README.md, which the recipe writes from the checkpoint's state and config, or else `render`; its examples use
     the model's `name`."""
     if plan.readme is None and README in plan.files:
@@ -294,7 +294,7 @@ def choose_number_type(plan: ExportPlan, form: str, quantize: str | None, dtype:
 GIVE_BASE = "give its folder with --base FOLDER"
 
 
-def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None, remedy: str = GIVE_BASE) -> Path:
+def find_base(state: CheckpointState, inside: tuple[str, ...], moved: Path | None = None, remedy: str = GIVE_BASE) -> Path:
     """Return the folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other
     base.
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from overtone.finetune.recipe import CheckpointState
 from overtone.version import __version__
 
 CARD = "overtone.json"
@@ -20,7 +21,7 @@ def locate_base(exported: Path, source: str) -> str:
     return str(folder.resolve()) if folder.is_dir() else source
 
 
-def encode_card(state: dict[str, Any], origin: dict[str, Any], digests: dict[str, str], target: Path) -> bytes:
+def encode_card(state: CheckpointState, origin: dict[str, Any], digests: dict[str, str], target: Path) -> bytes:
     """Return the content of the file. `state`: the checkpoint's state.json. `origin`: recipe, format, step and checkpoint. `digests`: of
     the weights' files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal this
     machine's."""

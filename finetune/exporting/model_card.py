@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from overtone.finetune.command_lines import join_words
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, describe_target, make_model_index, render_header
-from overtone.finetune.recipe import POSITIONS, built_in_recipes
+from overtone.finetune.recipe import POSITIONS, CheckpointState, built_in_recipes
 from overtone.finetune.storage.hub_download import COMMIT
 from overtone.version import __version__
 
@@ -25,7 +25,7 @@ PRIVATE = {"model": {"source"}, "data": {"train", "mix", "val"}}
 
 
 def render_card(
-    state: dict[str, Any],
+    state: CheckpointState,
     config: str,
     inherited: Mapping[str, Any],
     metadata: Mapping[str, Any],
@@ -63,7 +63,7 @@ def render_card(
 
 
 def make_header(
-    state: dict[str, Any], settings: dict[str, Any], inherited: Mapping[str, Any], metadata: Mapping[str, Any]
+    state: CheckpointState, settings: dict[str, Any], inherited: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the metadata for the hub: `metadata` is the recipe's own, such as `library_name`. The validation loss needs a task, its
     pipeline tag."""
@@ -77,7 +77,7 @@ def make_header(
     }
 
 
-def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
+def make_table(state: CheckpointState, settings: dict[str, Any], unit: str) -> dict[str, str]:
     """Return the card's table: recipe, base, data, training, validation loss."""
     loss = state["validation_loss"]
     return {
@@ -90,7 +90,7 @@ def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> di
     }
 
 
-def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
+def describe_origin(state: CheckpointState, settings: dict[str, Any], unit: str) -> dict[str, str]:
     """Name base and data with their digests. `unit`: what the data's positions are."""
     data = state["data"]
     mixed = [f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"]]
@@ -108,7 +108,7 @@ def list_versions(*packages: str) -> str:
     return ", ".join([f"overtone {__version__}", *(f"{name} {version(name)}" for name in packages)])
 
 
-def describe_training(state: dict[str, Any]) -> str:
+def describe_training(state: CheckpointState) -> str:
     """All weights, or adapters, and what was new."""
     lora, added = state["lora"], state["added"]
     new = f"; new: {', '.join(added)}" if added else ""
@@ -125,24 +125,24 @@ def describe_licence(inherited: Mapping[str, JsonValue]) -> str:
     )
 
 
-def base_metadata(state: dict[str, Any]) -> dict[str, str]:
+def base_metadata(state: CheckpointState) -> dict[str, str]:
     """Return the header keys of the base, only if that is on the hub, because the hub refuses other names."""
     return {"base_model": state["base"]["source"], "base_model_relation": "finetune"} if is_on_hub(state) else {}
 
 
-def is_on_hub(state: dict[str, Any]) -> bool:
+def is_on_hub(state: CheckpointState) -> bool:
     """Return whether the base came from the hub: only then its commit was recorded. A folder may have been moved since the training."""
     source, revision = state["base"]["source"], state["base"]["revision"]
     return source.count("/") == 1 and COMMIT.fullmatch(revision or "") is not None and not Path(source).is_dir()
 
 
-def base_name(state: dict[str, Any]) -> str:
+def base_name(state: CheckpointState) -> str:
     """Return the base's name on the hub, or the name of its folder without the path."""
-    source: str = state["base"]["source"]
+    source = state["base"]["source"]
     return source if is_on_hub(state) else Path(source).resolve().name
 
 
-def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, task: str, metrics: Mapping[str, float]) -> dict[str, Any]:
+def index_results(state: CheckpointState, settings: dict[str, Any], suffix: str, task: str, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return the header key with the results on the validation data, if there are any. `suffix`: added to the base's name. `task`: a
     pipeline tag."""
     data = settings["data"].get("val")
@@ -153,7 +153,7 @@ def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, 
     return {"model-index": make_model_index(name, task, {files: metrics})}
 
 
-def round_loss(state: dict[str, Any]) -> float:
+def round_loss(state: CheckpointState) -> float:
     """Return the validation loss with four digits; 0 if there is none."""
     return round(state["validation_loss"] or 0.0, 4)
 

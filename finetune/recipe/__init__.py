@@ -1,12 +1,13 @@
 """The contract of a recipe; `contract.py` has it whole. Recipes and the engine import it from here.
 
 - `contract.py`: `Recipe`, what a recipe must give; `samples.py`, `loaded_model.py` and `export_plan.py`: what its functions take and return
-- `recipe_state.py`: what it stores with a checkpoint
+- `recipe_state.py`: what it stores with a checkpoint; `checkpoint_state.py`: what the engine stores beside it
 - `inference.py`: uses of an exported model
 - `planning.py`: what `plan` needs
 - `discovery.py`: how a recipe is found by its name or folder
 """
 
+from overtone.finetune.recipe.checkpoint_state import CheckpointState
 from overtone.finetune.recipe.contract import Recipe
 from overtone.finetune.recipe.discovery import (
     built_in_recipes,
@@ -57,6 +58,7 @@ __all__ = [
     "Answer",
     "BaseDistance",
     "Batch",
+    "CheckpointState",
     "ContextLimits",
     "ContextRows",
     "Conversion",

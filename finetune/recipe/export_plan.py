@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from overtone.finetune.recipe.checkpoint_state import CheckpointState
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -55,7 +57,7 @@ class ExportPlan:
     """Content of files to write, by path relative to the folder (config.json, README.md)."""
     copy: tuple[str, ...] = ()
     """Paths relative to the base folder, files or folders, copied as they are."""
-    readme: Callable[[dict[str, JsonValue], str], str] | None = None
+    readme: Callable[[CheckpointState, str], str] | None = None
     """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from. Absent, with no README.md
     in `files` or `copy`: a card is written with recipe, base, data, training, validation loss and config."""
     adapter_config: Mapping[str, JsonValue] = field(default_factory=dict)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from overtone.finetune import config
 from overtone.finetune.addresses import RemoteAddress
@@ -270,13 +271,14 @@ def newest_checkpoint(run_dir: Path, copy_to: RemoteAddress | None) -> tuple[str
 def resume_from(training: Training, path: Path) -> Progress:
     """Load a checkpoint into model and optimizer; returns its progress. Raises `UserError` naming each difference to another run."""
     state = checkpoint.read_state(path)
+    saved: Mapping[str, Any] = state
     now = training.identity
     if state["optimizer"] != now["optimizer"]:
         raise UserError(
             f"{path} was saved with train.optimizer: {state['optimizer']}, whose state {now['optimizer']} cannot use; resume with "
             f"--train.optimizer {state['optimizer']}, or choose another --run.dir (an export of this run can be its model.source)"
         )
-    if differences := [checkpoint.describe_difference(key, state[key], now[key]) for key in checkpoint.find_differences(state, now)]:
+    if differences := [checkpoint.describe_difference(key, saved[key], now[key]) for key in checkpoint.find_differences(state, now)]:
         raise UserError(
             f"{path} belongs to a run with other data, base or order, so this run cannot resume from it:\n  "
             + "\n  ".join(differences)

@@ -8,6 +8,7 @@ from typing import Any
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting.model_card import base_name, describe_training
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.finetune.recipe import CheckpointState
 from overtone.recipes.speech.model_card import render_voice_card
 from overtone.recipes.speech.voices_json_schema import BaseModelName
 
@@ -25,7 +26,7 @@ The language model loads in stock transformers (`AutoModelForCausalLM`): the pro
 `{end}`."""
 
 
-def write_model_card(state: dict[str, Any], config: str, voices: CodecLmState, inherited: dict[str, Any]) -> str:
+def write_model_card(state: CheckpointState, config: str, voices: CodecLmState, inherited: dict[str, Any]) -> str:
     """The card as Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `voices`: the recipe's part of
     that state. `inherited`: of the base's header (see `read_base_metadata`)."""
     family, speaker = voices.family, voices.speakers[0].name

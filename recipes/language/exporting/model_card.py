@@ -10,6 +10,7 @@ from typing import Any
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting import model_card
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, render_header
+from overtone.finetune.recipe import CheckpointState
 
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""
@@ -50,7 +51,7 @@ class Objective:
     """The validation loss is a mean of nats per token, so that it has a perplexity."""
 
 
-def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], chats: bool, form: str, objective: Objective) -> str:
+def render_card(state: CheckpointState, config: str, inherited: dict[str, Any], chats: bool, form: str, objective: Objective) -> str:
     """Return the card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header
     (see `read_base_metadata`). `chats`: the model has a chat template. `form`: the export's format."""
     settings = load_yaml(config, "config.yaml")
@@ -90,7 +91,7 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_to
 ```"""
 
 
-def make_table(state: dict[str, Any], settings: dict[str, Any], objective: Objective) -> dict[str, str]:
+def make_table(state: CheckpointState, settings: dict[str, Any], objective: Objective) -> dict[str, str]:
     """Return the card's table: base, data, training, validation loss."""
     return {
         **model_card.describe_origin(state, settings, "tokens"),
@@ -103,7 +104,7 @@ def make_table(state: dict[str, Any], settings: dict[str, Any], objective: Objec
 
 
 def make_header(
-    state: dict[str, Any], settings: dict[str, Any], inherited: dict[str, Any], library: str, objective: Objective
+    state: CheckpointState, settings: dict[str, Any], inherited: dict[str, Any], library: str, objective: Objective
 ) -> dict[str, Any]:
     """Return the metadata for the hub. `library`: what loads the files."""
     perplexity = {"perplexity": round(compute_perplexity(state["validation_loss"] or 0.0), 4)} if objective.in_nats else {}

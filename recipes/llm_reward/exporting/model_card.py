@@ -7,6 +7,7 @@ from typing import Any
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting import model_card
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, render_header
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage.strict_json import one_line
 
 from ..state import RewardState
@@ -19,7 +20,7 @@ MOST_SHOWN = 20
 """Most classes that the table names."""
 
 
-def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], state_of_recipe: RewardState) -> str:
+def render_card(state: CheckpointState, config: str, inherited: dict[str, Any], state_of_recipe: RewardState) -> str:
     """The card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header."""
     settings = load_yaml(config, "config.yaml")
     kind = "classifier" if state_of_recipe.labels else "reward-model"

@@ -21,6 +21,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.finetune.exporting.export_provenance import CARD, locate_base
 from overtone.finetune.modeling import loading
+from overtone.finetune.recipe import CheckpointState
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.storage.hub_download import display_name
 from overtone.finetune.storage.strict_json import read_object
@@ -140,7 +141,7 @@ def _inspect(recipe: SpeechRecipe, folder: Path) -> VoiceFolder:
 
 
 @functools.cache
-def _read_state(system: System) -> dict[str, Any]:
+def _read_state(system: System) -> CheckpointState:
     """`state.json` of a checkpoint. Cached, because every text is checked against it."""
     return checkpoint.read_state(system.folder)
 

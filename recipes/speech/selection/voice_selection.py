@@ -177,7 +177,7 @@ def check_numbers(options: SelectionOptions) -> None:
 
 def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
     """Raise `UserError` if the base of a checkpoint is missing or was changed: every strength is computed from it."""
-    known = list[dict[str, JsonValue]]()
+    known = list[object]()
     for path in found:
         state = checkpoint.read_state(path)
         if state["base"] not in known:  # its digest takes as long as reading it
