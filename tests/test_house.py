@@ -638,7 +638,7 @@ class Voice:
     assert house.fragments({"a.py": source}) == ["a.py:6: Of theirs, on average.", "a.py:9: Whether it is."]
 
 
-MOST_TAKING_CONFIG, MOST_SMALL, LARGEST_SHARE_OF_ANY = 79, 345, 0.062
+MOST_TAKING_CONFIG, MOST_SMALL, LARGEST_SHARE_OF_ANY = 79, 343, 0.056
 """Ceilings of what makes the code harder to follow. Lower them when the numbers fall; never raise them."""
 
 
