@@ -20,6 +20,7 @@ from overtone.recipes.language.modeling import loss_assumption_checks
 from overtone.recipes.language.modeling.causal_model import CausalModel, read_config
 from overtone.recipes.language.tokenization.tokenizer import check_vocabulary, load_tokenizer
 from overtone.recipes.recipe_state_file import load_state, store_state
+from overtone.recipes.speech.run_codec import open_run_codec
 from overtone.recipes.speech.training_files import check_dataset_codec
 
 from .exporting.export_plan import plan_export
@@ -64,7 +65,7 @@ def prepare(config: Config[Options]) -> None:
     """Check base, codec and data before anything expensive, and store what the export needs in the run's cache."""
     base = resolve_source(config.model.source, config.model.revision)
     family = make_processor(config.options, base, read_config(base).max_position_embeddings).family
-    codec = dataset_speakers.open_run_codec(config.options.codec, base, family)
+    codec = open_run_codec(config.options.codec, base, dataset_speakers.expect_codec(family))
     check_dataset_codec(config.data, codec)  # before the rows are checked: its message names the codec of the data
     speakers = dataset_speakers.collect_speakers(config.data, config.options.speaker, family)
     store_state(config.run.dir, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from overtone.finetune.storage.json_schema import JsonPart
-from overtone.recipes.speech.voices_json_schema import TrainedSpeaker, TrainedVoices
+from overtone.recipes.speech.run_codec import CodecRecord
+from overtone.recipes.speech.voices_json_schema import SpeakerOfLanguage, TrainedVoices
 
 from .families import Family
-
-
-class SpeakerOfLanguage(TrainedSpeaker):
-    """A trained speaker with the language of the clips, "auto" if it is not known."""
-
-    language: str
-
-    @property
-    def spoken_language(self) -> str:
-        return self.language
-
-
-class CodecRecord(JsonPart):
-    """The codec of the dataset."""
-
-    source: str | None
-    """`options.codec`."""
-    digest: str
 
 
 class CodecLmState(TrainedVoices[SpeakerOfLanguage]):

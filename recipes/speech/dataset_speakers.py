@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from overtone.recipes.speech.evaluation.evaluation_items import HOW_TO_MAKE_ROWS
 
 from .dataset_row_checks import check_is_speech, find_speaker_name
 from .training_files import list_training_files, list_validation_files
+from .voices_json_schema import SpeakerOfLanguage
 
 
 @dataclass
@@ -44,6 +45,16 @@ def collect_clips(data: Data, recipe: str, default: str | None, count_frames: Ca
 
     visit_speakers(data, recipe, default, add_row)
     return dict(sorted(found.items()))
+
+
+def list_speakers(found: Mapping[str, SpeakerClips], frame_rate: float) -> list[SpeakerOfLanguage]:
+    """The speakers for a recipe's state, each with the language of most of its clips. `frame_rate`: frames per second."""
+    return [
+        SpeakerOfLanguage(
+            name=name, language=clips.languages.most_common(1)[0][0], clips=clips.clips, seconds=round(clips.frames / frame_rate, 2)
+        )
+        for name, clips in found.items()
+    ]
 
 
 def visit_speakers(data: Data, recipe: str, default: str | None, add_row: Callable[[Path, str, Row], None]) -> None:

@@ -28,6 +28,16 @@ class TrainedSpeaker(JsonPart):
         return None
 
 
+class SpeakerOfLanguage(TrainedSpeaker):
+    """A trained speaker with the language of the clips, "auto" if it is not known."""
+
+    language: str
+
+    @property
+    def spoken_language(self) -> str:
+        return self.language
+
+
 class TrainingData(JsonPart):
     """The training data."""
 

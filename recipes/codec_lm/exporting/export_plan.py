@@ -13,19 +13,19 @@ from pydantic import JsonValue
 from safetensors.torch import save
 
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
-from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
+from overtone.recipes.speech.run_codec import CodecRecord, open_recorded_codec
 from overtone.recipes.speech.voices_json_schema import VOICES
 
 from ..families import Family
-from ..model.dataset_speakers import open_run_codec
+from ..model.dataset_speakers import expect_codec
 from ..model.sequence_layout import find_token_ids
-from ..state import CodecLmState, CodecRecord
+from ..state import CodecLmState
 from .model_card import write_model_card
 
 
@@ -60,12 +60,7 @@ def make_generation_config(base: Path, family: Family) -> dict[str, JsonValue]:
 
 def make_codec_files(base: Path, family: Family, record: CodecRecord) -> dict[str, bytes]:
     """The codec's config and weights, by path in the export. Raises `UserError` if it is not the one that the data was encoded with."""
-    codec = open_run_codec(record.source, base, family)
-    if (digest := codec.digest()) != record.digest:
-        raise UserError(
-            f"options.codec: {codec.folder} is not the codec of this run (digest {digest[:12]}…, expected {record.digest[:12]}…), so "
-            "the export would speak other sounds; restore that codec"
-        )
+    codec = open_recorded_codec(record, base, expect_codec(family))
     weights = {name: tensor.contiguous() for name, tensor in read_weights(codec.folder).items()}
     config = files.json_bytes(cleaned(codec.folder / CONFIG)[0])
     return {f"{CODEC_FOLDER}/{CONFIG}": config, f"{CODEC_FOLDER}/{WEIGHTS}": save(weights, {"format": "pt"})}

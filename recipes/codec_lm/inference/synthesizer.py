@@ -15,9 +15,10 @@ from overtone.recipes.language.model_loading import load_for_generation
 from overtone.recipes.speech.decoding.token_sampling import make_samplers
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.run_codec import open_run_codec
 from overtone.recipes.speech.sampling_settings import extend_sampling
 
-from ..model.dataset_speakers import open_run_codec
+from ..model.dataset_speakers import expect_codec
 from ..model.sampling_settings import SCHEME, TokenSampling
 from .decoding import SpeechTokenBatch, SpeechTokenDecoder, TokenSampler
 from .exported_folder import ExportedSpeechTokens
@@ -36,7 +37,7 @@ class TokenSynthesizer(FrameVoice[Sequence[int], TokenSampler]):
         self.exported, self._ids = exported, exported.processor.ids
         # A released model has no codec of its own; exports have one in this folder.
         place = f"--model {exported.folder} (its codec belongs in {CODEC_FOLDER}/):"
-        codec = open_run_codec(None, exported.folder, exported.family, place)
+        codec = open_run_codec(None, exported.folder, expect_codec(exported.family), place)
         self._model: Any = load_for_generation(exported.folder)[0]
         self._decoder = SpeechTokenDecoder(self._model, self._ids)
         self._codec: Any = codec.load(str(self._model.device))

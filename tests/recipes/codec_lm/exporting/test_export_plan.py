@@ -15,7 +15,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.recipes.codec_lm.exporting.export_plan import plan_export
 from overtone.recipes.codec_lm.recipe import RECIPE
-from overtone.recipes.codec_lm.state import CodecLmState, CodecRecord
+from overtone.recipes.codec_lm.state import CodecLmState
+from overtone.recipes.speech.run_codec import CodecRecord
 from tests.recipes.codec_lm import tiny_models
 
 

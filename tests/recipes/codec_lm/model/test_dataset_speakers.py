@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.codec_lm.families import ORPHEUS
 from overtone.recipes.codec_lm.model import dataset_speakers
 from tests.recipes.codec_lm import tiny_models
 
@@ -45,17 +44,3 @@ def test_a_speaker_who_is_only_in_the_validation_data_is_refused(tmp_path: Path)
     config = tiny_models.configure(tmp_path, ("data.val", str(tmp_path / "val.jsonl")))
     with pytest.raises(UserError, match="speaker 'eve' is not trained: the training data has only ann, bob"):
         dataset_speakers.collect_speakers(config.data, config.options.speaker, FAMILY)
-
-
-def test_the_codec_is_the_given_one_or_the_bases_own_or_that_of_the_authors(tmp_path: Path) -> None:
-    assert dataset_speakers.choose_codec("a/b", tmp_path, FAMILY) == "a/b"
-    assert dataset_speakers.choose_codec(None, tmp_path, FAMILY) == "hubertsiuzdak/snac_24khz"
-    tiny_models.write_codec(tmp_path / "speech_codec")
-    assert dataset_speakers.choose_codec(None, tmp_path, FAMILY) == str(tmp_path)
-
-
-def test_a_codec_of_another_format_is_refused(tmp_path: Path) -> None:
-    codec = tiny_models.write_codec(tmp_path / "codec")
-    with pytest.raises(UserError, match=r"7 codes from 0 to 15 in frames of 64 .*Orpheus reads 7 codes from 0 to 4095 in frames of 2048"):
-        dataset_speakers.open_run_codec(str(codec), tmp_path, ORPHEUS)
-    assert dataset_speakers.open_run_codec(str(codec), tmp_path, FAMILY).codebooks == 7

@@ -15,7 +15,8 @@ from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.errors import UserError
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from overtone.recipes.codec_lm.model import tiny_checkpoint
-from overtone.recipes.codec_lm.model.dataset_speakers import open_run_codec
+from overtone.recipes.codec_lm.model.dataset_speakers import expect_codec
+from overtone.recipes.speech.run_codec import open_run_codec
 
 ROOT = Path(tiny_checkpoint.__file__).parents[1]
 
@@ -28,7 +29,7 @@ def test_it_is_a_model_of_orpheus_with_its_codec(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.vocab_size == len(made.processor.tokenizer) and model.lm_head.weight is model.model.embed_tokens.weight
     codec = open_codec(str(folder))
-    assert read_code_format(codec) == made.family.code_format == read_code_format(open_run_codec(None, folder, made.family))
+    assert read_code_format(codec) == made.family.code_format == read_code_format(open_run_codec(None, folder, expect_codec(made.family)))
     sound = np.random.default_rng(0).standard_normal(2048 * 4).astype(np.float32)
     loaded = codec.load("cpu")
     (codes,) = loaded.encode([sound])
