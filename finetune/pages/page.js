@@ -24,6 +24,18 @@ export async function request(path, body, signal) {
   throw new Error(answer.error?.message ?? answer.detail ?? `the server answered ${response.status}`);
 }
 
+/** The lines of a response as they come. */
+export async function* readLines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    yield* lines;
+  }
+}
+
 document.addEventListener("timeupdate", ({ target }) => {
   target.closest(".player")?.style.setProperty("--at", target.currentTime / target.duration || 0);
 }, true);

@@ -6,12 +6,12 @@ The page needs no other file, no network and no script; its content security pol
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from overtone.finetune.pages.jinja_environment import make_environment, read_style
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import printable
 from overtone.finetune.tuning.search_space import format_value
@@ -25,10 +25,6 @@ NAMED_CURVES = 10
 """Best trials that the legend names; more would cover the curves."""
 SHOWN_ROWS = 30
 """Rows of the table in the picture. The page has all."""
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
-h1{font-size:1.4rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.3rem .7rem;border-bottom:1px solid #ddd;vertical-align:top}tr.best{font-weight:600;background:#eef6ee}
-img{max-width:100%}code{font-size:.9em;word-break:break-all}.scroll{overflow-x:auto}"""
 
 
 def write_report(
@@ -138,25 +134,20 @@ def _keep_plain(text: str) -> str:
 
 def render_page(title: str, definition: StudyDefinition, metric: TrialMetric, ranked: Sequence[TrialRecord], picture: bytes) -> str:
     """Return the whole page."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in (*table_head(ranked, metric), "how it ended"))
-    rows = [
-        f"<tr{' class=best' if place == 0 and trial.value is not None else ''}>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in (*cells, trial.message))
-        + "</tr>"
-        for place, (trial, cells) in enumerate(zip(ranked, table_rows(ranked), strict=True))
-    ]
-    facts = [f"<li>{html.escape(name)}: <code>{html.escape(value)}</code></li>" for name, value in describe_definition(definition)]
-    encoded = base64.b64encode(picture).decode()
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
-            f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1>{html.escape(title)}: {len(ranked)} trials by {html.escape(metric.text)}</h1>",
-            f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>",
-            f'<p><img alt="Curves of all trials, and {html.escape(metric.name)} over each key" src="data:image/png;base64,{encoded}"></p>',
-            f"<h2>Settings</h2><ul>{''.join(facts)}</ul></body></html>",
-        ]
+    return (
+        make_environment(Path(__file__).parent)
+        .get_template("report.html")
+        .render(
+            title=title,
+            count=len(ranked),
+            metric=metric,
+            head=[*table_head(ranked, metric), "how it ended"],
+            rows=[[*cells, trial.message] for trial, cells in zip(ranked, table_rows(ranked), strict=True)],
+            has_best=ranked[0].value is not None,
+            picture=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+            settings=describe_definition(definition),
+            style=read_style(),
+        )
     )
 
 

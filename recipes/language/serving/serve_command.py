@@ -1,4 +1,4 @@
-"""Serves exported chat models: OpenAI's API for chat completions.
+"""Serves exported chat models with a page to chat and OpenAI's API for chat completions.
 
 overtone serve --model exports/mine
 """
@@ -35,7 +35,7 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
 
     named, access = name_models(folders), check_access(args)
     with access.open_session(), closing(load_models(named, args, list_typed_names(folders))) as chats:
-        access.run(build_app(chats, access.policy), chats, f"{access.address.url}/v1")
+        access.run(build_app(chats, access.policy), chats, access.address.url, f"   API: {access.address.url}/v1")
     return 0
 
 
@@ -43,7 +43,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
     """The arguments of `overtone serve`."""
     parser = argparse.ArgumentParser(
         prog="overtone serve --model MODEL",
-        description="Serve exported chat models: OpenAI's chat completions.",
+        description="Serve exported chat models: a page to chat, also with two models side by side, and OpenAI's chat completions.",
         epilog="example: overtone serve --model exports/mine",
     )
     add_server_options(parser)
@@ -84,11 +84,12 @@ def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) 
 
 
 def build_app(chats: ChatQueue, policy: AccessPolicy) -> FastAPI:
-    """The API with access control."""
+    """The API and the page, with access control."""
     from overtone.recipes.serving.served_app import make_app
 
-    from . import chat_api
+    from . import chat_api, chat_page
 
-    app = make_app(chats, policy, chat_api.ROUTES)
+    app = make_app(chats, policy, (*chat_api.ROUTES, *chat_page.ROUTES))
     chat_api.add_to(app, chats)
+    app.router.routes.extend(chat_page.page_routes(chats))
     return app

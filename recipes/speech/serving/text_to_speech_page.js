@@ -1,4 +1,4 @@
-import { find, readJson, request } from "./page.js";
+import { find, readJson, readLines, request } from "./page.js";
 
 const voices = readJson("voices"), sides = ["a", "b"], clone = "the reference clip";
 let clip = null, recorder = null, speaking = null;
@@ -33,17 +33,6 @@ function show(update) {
   scale();
 }
 
-async function readUpdates(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) show(JSON.parse(line));
-  }
-}
-
 async function speak() {
   if (speaking !== null) return;
   speaking = new AbortController();
@@ -55,7 +44,7 @@ async function speak() {
     temperature: find("temperature").valueAsNumber, greedy: find("greedy").checked, seed: find("seed").valueAsNumber,
   };
   try {
-    await readUpdates(await request("/speak", body, speaking.signal));
+    for await (const line of readLines(await request("/speak", body, speaking.signal))) show(JSON.parse(line));
   } catch (error) {
     const stopped = error.name === "AbortError";
     for (const note of document.querySelectorAll(".result > .note")) note.remove();

@@ -29,10 +29,10 @@ def test_the_report_has_all_trials_and_escapes_what_they_say(tmp_path: Path) -> 
     picture, page = report.write_report(tmp_path / "a&b", DEFINITION, METRIC, RANKED, CURVES)
     assert picture.read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
-    assert text.index("trial-0004") < text.index("trial-0002") and "<tr class=best><td>trial-0004" in text
+    assert text.index("trial-0004") < text.index("trial-0002") and '<tr class="best"><td>trial-0004' in text
     assert "&lt;script&gt;" in text and "<script" not in text and "&lt;b&gt;" in text and "a&amp;b" in text
     assert "default-src 'none'" in text and "http:" not in text and "https:" not in text
-    assert "seed of the draws: <code>3" in text and "early stopping: <code>none" in text
+    assert "<dt>seed of the draws</dt><dd>3" in text and "<dt>early stopping</dt><dd>none" in text
 
 
 def test_the_table_of_the_terminal_is_aligned() -> None:
