@@ -20,6 +20,7 @@ from overtone.data_prep.pages.chat_report import CountTokens
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
@@ -87,9 +88,7 @@ def _render_voice(folder: Path, tokenizer: str | None) -> str:
 
 def _load_token_counter(model: str) -> CountTokens:
     """Return a function that counts the tokens of a text. Reads only the model's tokenizer.json; raises `UserError` without one."""
-    from tokenizers import Tokenizer
-
-    from overtone.finetune.storage.model_resolver import resolve_model
+    from tokenizers import Tokenizer  # here, since --help and most reports need none
 
     path = resolve_model("--tokenizer", model, ["tokenizer.json"]) / "tokenizer.json"
     try:

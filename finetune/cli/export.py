@@ -24,6 +24,8 @@ from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting import hub_upload
 from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.exporting.model_card import is_on_hub
+from overtone.finetune.exporting.model_card_metadata import describe_target
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from overtone.finetune.storage import files, remote
@@ -131,7 +133,6 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
         check_best(source, options)
     announce_torch("the recipe of the run")
     from overtone.finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
-    from overtone.finetune.exporting.model_card_metadata import describe_target
 
     if options.best:
         source, options = take_selection(source, options)
@@ -163,7 +164,6 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
 def check_base_name(options: ExportOptions, place: Path, step: int | None) -> None:
     """Raises `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
     from overtone.finetune.checkpointing import checkpoint
-    from overtone.finetune.exporting.model_card import is_on_hub
 
     if options.base_name is not None and not options.adapter_only:
         raise UserError("--base-name is for --adapter-only: other exports contain the base's weights; remove it")

@@ -26,6 +26,7 @@ from pydantic import JsonValue
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
 from overtone.finetune.config_sources import Arguments, ConfigSource, Dumper, parse_arguments
+from overtone.finetune.data.sample_cache_key import data_key
 from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
 from overtone.finetune.launcher import take_launch
@@ -227,7 +228,6 @@ def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator
     from overtone.finetune.data.mixture import MixedRows
     from overtone.finetune.data.row_measurement import LengthLimit
     from overtone.finetune.data.run_sizes import settle_sizes
-    from overtone.finetune.data.sample_cache_key import data_key
 
     assert recipe.show is not None
     check_batching(config.data, config.train, config.recipe, recipe)

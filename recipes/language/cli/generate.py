@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from overtone.data_prep.parallel.process_pool import Failure
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
@@ -68,8 +69,6 @@ def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Dec
 def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, seed: int, engine: GenerationEngine) -> int:
     """Print the answers of a Ray cluster's workers in the order of the prompts, as this process would; returns the exit code. Raises
     `UserError` at the end if prompts have failed."""
-    from overtone.data_prep.parallel.process_pool import Failure
-
     shared = files.fresh_folder(Path.cwd(), ".generate")
     prompts, found = [*enumerate(tokenized)], dict[int, GeneratedAnswer | Failure]()
     printed, failures, out = 0, list[str](), sys.stdout
