@@ -55,7 +55,7 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/distributed/process_group.py": MESSAGES,
     "recipes/language/gguf/tokenizer_check.py": "what the tokenizers package makes of a tokenizer that it has loaded",
     "recipes/llm_sft/demo.py": OURS,
-    "recipes/llm_sft/make_tokenizer.py": OURS,
+    "recipes/llm_sft/toy_tokenizer.py": OURS,
     "recipes/llm_sft/model/tiny_checkpoint.py": OURS,
     "recipes/voice_clone/demo/comparison_clips.py": OURS,
     "recipes/voice_clone/demo/demo_metrics.py": OURS,

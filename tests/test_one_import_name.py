@@ -55,7 +55,7 @@ def listed_twice(names: dict[str, list[str]]) -> dict[str, list[str]]:
         ("finetune", "train", "--recipe", "voice_clone", "--help"),
         ("finetune", "ls"),
         ("data_prep", "voice", "--help"),
-        ("overtone.recipes.llm_sft.make_toy_chats", "--help"),
+        ("overtone.recipes.llm_sft.toy_chats", "--help"),
     ],
     ids=lambda command: command[0],
 )

@@ -45,7 +45,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
     """By stage: write the digits as images, prepare them, and for each seed make a tiny base, train and export."""
     python, digits, data = sys.executable, home / "digits", home / "data"
     commands = {
-        "digits": [python, "-m", "overtone.recipes.image_classification.make_digits", str(digits)],
+        "digits": [python, "-m", "overtone.recipes.image_classification.digit_images", str(digits)],
         "data": [python, "-m", "overtone", "images", str(digits), "--out", str(data), "--val-share", "0.2"],
     }
     rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl"]

@@ -17,7 +17,7 @@ from overtone.finetune.storage.foreign_model_formats import explain_foreign_mode
 from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from overtone.recipes.language import collation
 from overtone.recipes.language.causal_lm_export_files import GENERATION
-from overtone.recipes.language.modeling.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.modeling.architecture_problems import ArchitectureProblems, find_architecture_problems
 from overtone.recipes.language.modeling.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
 from overtone.recipes.language.modeling.causal_model import (
     CausalModel,
@@ -96,7 +96,7 @@ def build_checked(
     problems: list[str] = []
     for attention in list_attentions(config, model_config):
         model = build_on_meta(base, attention.name, loss_head)
-        found = check_architecture(model, find_stand_in(attention.name, model_config), packing, sample, row)
+        found = find_architecture_problems(model, find_stand_in(attention.name, model_config), packing, sample, row)
         if found.unchecked is not None:
             unchecked = f"not checked on a small model of this architecture: packing and loss ({found.unchecked})"
             return attention, model, (attention.remark, unchecked)
@@ -106,7 +106,7 @@ def build_checked(
     raise UserError(f"{base}: {problems[0]}")
 
 
-def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> str | None:
+def explain_problem(found: ArchitectureProblems, packing: bool, attention: str) -> str | None:
     """Return what to tell the user about an architecture; None if it is right."""
     if found.loss is not None:
         return f"this model cannot be trained, because its loss would not be that of transformers ({found.loss}; attention: {attention})"

@@ -41,7 +41,7 @@ def make_commands(home: Path) -> dict[str, list[str]]:
     training = ["--recipe", "llm_sft", "--config", HERE / "debug.yaml", "--model.source", base, *rows]
     return {
         "base": [python, "-m", "overtone.recipes.llm_sft.model.tiny_checkpoint", str(base)],
-        "task": [python, "-m", "overtone.recipes.llm_sft.make_toy_chats", str(task)],
+        "task": [python, "-m", "overtone.recipes.llm_sft.toy_chats", str(task)],
         # --val-share 0: data_prep would split by conversation, and a question could then be in both parts.
         "data": [python, "-m", "overtone", "text", str(task / "train.jsonl"), "--out", str(data), "--val-share", "0"],
         "train": demo_runner.training_command("cpu.yaml", [], training),

@@ -9,7 +9,7 @@ import pytest
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.recipe import find_recipe
-from overtone.recipes.llm_sft import make_toy_chats
+from overtone.recipes.llm_sft import toy_chats
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.reliability import victims
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packing")
     tiny_checkpoint.build(folder / "base")
-    make_toy_chats.write_task(folder, 260, seed=0)
+    toy_chats.write_task(folder, 260, seed=0)
     return folder
 
 

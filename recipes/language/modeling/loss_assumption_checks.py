@@ -1,6 +1,6 @@
 """Checks what the loss assumes on the actual model: with its real weights, sizes, kernels and type of numbers.
 
-What it assumes about the architecture was decided before, in fp64 and with longer samples (`architecture_check`).
+What it assumes about the architecture was decided before, in fp64 and with longer samples (`architecture_problems`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "tiny_tokenizer"
-"""The output of make_tokenizer.py."""
+"""The output of toy_tokenizer.py."""
 WIDTH, LAYERS, HEADS = 96, 3, 4
 """Reversing needs two layers: one finds which letter precedes each letter, the next looks that letter up. A third layer halves the number
 of steps until this is learned."""

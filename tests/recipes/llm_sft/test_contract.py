@@ -34,7 +34,7 @@ from overtone.recipes.language.collation import IGNORE
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.tokenization import sft_tokenization
 from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
-from overtone.recipes.llm_sft import make_toy_chats
+from overtone.recipes.llm_sft import toy_chats
 from overtone.recipes.llm_sft.demo import split_turns
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.llm_sft.recipe import RECIPE
@@ -92,7 +92,7 @@ def write_base(folder: Path, family: str) -> Path:
 def make_case(folder: Path, family: str) -> Iterator[ContractCase]:
     """Train a few steps with packing and export them. The export is run in plain transformers, and is also the base of another run."""
     chance = random.Random(4)
-    rows = [make_toy_chats.make_chat(chance, frozenset()) for _ in range(5)]
+    rows = [toy_chats.make_chat(chance, frozenset()) for _ in range(5)]
     write_base(folder / "base", family)
     run = tiny_runs.trained(folder, ("data.packing", "true"), ("train.steps", "2"), ("train.lr", "1e-3"), data=rows)
     made = export.export(run, folder / "export")

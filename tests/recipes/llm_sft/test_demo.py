@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from overtone.finetune.exporting import export
-from overtone.recipes.llm_sft import demo, make_toy_chats
+from overtone.recipes.llm_sft import demo, toy_chats
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.launch.launching import ROOT
 from tests.recipes.llm_sft import tiny_runs
@@ -43,13 +43,13 @@ def test_the_demo_stops_at_a_stage_that_fails(tmp_path: Path, monkeypatch: pytes
 
 def test_exact_match_of_memorized_chats_is_one_and_of_the_base_zero(tmp_path: Path) -> None:
     chance = random.Random(1)
-    rows = [make_toy_chats.make_chat(chance, frozenset()) for _ in range(3)]
+    rows = [toy_chats.make_chat(chance, frozenset()) for _ in range(3)]
     tiny_checkpoint.build(tmp_path / "base")
     batch = (("train.steps", "40"), ("train.lr", "5e-3"), ("train.global_batch_tokens", "1000"), ("train.micro_tokens", "150"))
     run = tiny_runs.trained(tmp_path, ("data.packing", "true"), ("data.val", str(tmp_path / "chats.jsonl")), *batch, data=rows)
     made = export.export(run, tmp_path / "export")
     chats = tmp_path / "chats.jsonl"
-    assert len({len(make_toy_chats.list_questions(row)) for row in rows}) > 1
+    assert len({len(toy_chats.list_questions(row)) for row in rows}) > 1
     assert demo.exact_match(tmp_path / "base", chats) == 0.0
     assert demo.exact_match(made, chats) == 1.0
     (tmp_path / "wrong.jsonl").write_text(chats.read_text().replace('"assistant", "content": "', '"assistant", "content": "Z'))

@@ -1,4 +1,4 @@
-"""Tests of `architecture_check`: right architectures pass, and what depends on the row is found at its
+"""Tests of `architecture_problems`: right architectures pass, and what depends on the row is found at its
 threshold."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from overtone.recipes.language.modeling import architecture_check, rotary_tables, varlen_attention
-from overtone.recipes.language.modeling.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.modeling import architecture_problems, rotary_tables, varlen_attention
+from overtone.recipes.language.modeling.architecture_problems import ArchitectureProblems, find_architecture_problems
 from overtone.recipes.language.modeling.causal_model import CausalModel
 from tests.recipes.language.tiny_models import SHAPE
 
-RIGHT = ArchitectureCheck()
+RIGHT = ArchitectureProblems()
 UP_TO_4 = pytest.mark.skipif(
     int(transformers.__version__.partition(".")[0]) >= 5, reason="transformers 5 keeps the samples of a row apart in this model"
 )
@@ -34,14 +34,14 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
 
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture_check, "_known", {})
+    monkeypatch.setattr(architecture_problems, "_known", {})
 
 
 def check(kind: str, changes: dict[str, Any], attention: str = varlen_attention.LOOP, packing: bool = True, longest: int = 512) -> Any:
     varlen_attention.register()
     config = AutoConfig.for_model(kind, **{**SHAPE, "pad_token_id": 0, **changes})
     model = CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation=attention))
-    return check_architecture(model, attention, packing, longest, longest)
+    return find_architecture_problems(model, attention, packing, longest, longest)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_an_attention_that_fails_is_a_reason() -> None:
 
 
 def test_what_cannot_be_shrunk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture_check, "MOST_PARAMETERS", 10)
+    monkeypatch.setattr(architecture_problems, "MOST_PARAMETERS", 10)
     found = check("llama", {})
     assert found.unchecked is not None and "parameters are left" in found.unchecked
 
@@ -114,7 +114,7 @@ def test_the_random_state_stays_and_a_process_checks_an_architecture_once(monkey
     varlen_attention.register()
     model = CausalModel(AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SHAPE)))
     torch.set_rng_state(before)
-    assert check_architecture(model, "sdpa", True, 64, 64) == RIGHT
+    assert find_architecture_problems(model, "sdpa", True, 64, 64) == RIGHT
     assert torch.equal(torch.get_rng_state(), before)
-    monkeypatch.setattr(architecture_check, "_check", lambda *_: pytest.fail("again"))
-    assert check_architecture(model, "sdpa", True, 64, 64) == RIGHT
+    monkeypatch.setattr(architecture_problems, "_check", lambda *_: pytest.fail("again"))
+    assert find_architecture_problems(model, "sdpa", True, 64, 64) == RIGHT

@@ -1,6 +1,6 @@
 """Makes chats of a task that a tiny model can learn: reverse a word, or sort its letters.
 
-    python -m overtone.recipes.llm_sft.make_toy_chats FOLDER [--rows 4000] [--seed 0]
+    python -m overtone.recipes.llm_sft.toy_chats FOLDER [--rows 4000] [--seed 0]
 
     user: Reverse KLAD        assistant: DALK
     user: Sort HBE            assistant: BEH
@@ -81,7 +81,7 @@ def list_questions(row: dict[str, Any]) -> list[str]:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m overtone.recipes.llm_sft.make_toy_chats", description="Write chats about reversing and sorting letters."
+        prog="python -m overtone.recipes.llm_sft.toy_chats", description="Write chats about reversing and sorting letters."
     )
     parser.add_argument("folder", type=Path, help="where to write train.jsonl and val.jsonl")
     parser.add_argument("--rows", type=int, default=4000, help="number of chats in both files (default %(default)s)")

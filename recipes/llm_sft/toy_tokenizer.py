@@ -1,6 +1,6 @@
 """Rebuilds the tokenizer of the tiny model: every byte, the words of the task and of its chats, and a ChatML template.
 
-    python -m overtone.recipes.llm_sft.make_tokenizer FOLDER
+    python -m overtone.recipes.llm_sft.toy_tokenizer FOLDER
 
 The result is in the repository, in `tiny_tokenizer/`, so users need not run this. It is here to check the result and to change it.
 """
@@ -17,7 +17,7 @@ from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
-from .make_toy_chats import SYSTEM, VERBS
+from .toy_chats import SYSTEM, VERBS
 
 END_OF_TEXT, START, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 WORDS = ("system", "user", "assistant", *VERBS, *SYSTEM.split(" "), *(f" {word}" for word in SYSTEM.split(" ")[1:]))
@@ -75,7 +75,7 @@ def train_byte_pairs() -> Tokenizer:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     if len(argv) != 1 or argv[0].startswith("-"):
-        raise UserError("usage: python -m overtone.recipes.llm_sft.make_tokenizer FOLDER")
+        raise UserError("usage: python -m overtone.recipes.llm_sft.toy_tokenizer FOLDER")
     write_tokenizer(Path(argv[0]))
     print_line(f"{argv[0]}: a tokenizer with {len(WORDS)} words and every byte")
     return 0

@@ -1,6 +1,6 @@
 """Writes scikit-learn's handwritten digits as a folder of images, one subfolder for each label.
 
-    python -m overtone.recipes.image_classification.make_digits FOLDER
+    python -m overtone.recipes.image_classification.digit_images FOLDER
 
 They are real: 1,797 digits that 43 people wrote on forms of NIST, in 8 × 8 pixels of 17 grays (Alpaydin and Kaynak 1998, Optical
 Recognition of Handwritten Digits, UCI Machine Learning Repository, doi:10.24432/C50P49). They come with scikit-learn.
@@ -41,7 +41,7 @@ def write_digits(folder: Path) -> int:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m overtone.recipes.image_classification.make_digits", description="Write 1,797 handwritten digits as images."
+        prog="python -m overtone.recipes.image_classification.digit_images", description="Write 1,797 handwritten digits as images."
     )
     parser.add_argument("folder", type=Path, help="new folder to write")
     folder = parser.parse_args(argv).folder

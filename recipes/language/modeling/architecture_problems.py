@@ -41,7 +41,7 @@ IN_FP32 = 10
 
 
 @dataclass(frozen=True)
-class ArchitectureCheck:
+class ArchitectureProblems:
     """Problems of an architecture; None where there is none."""
 
     unchecked: str | None = None
@@ -52,11 +52,11 @@ class ArchitectureCheck:
     """Difference between samples in a packed row, or padded side by side, and each alone."""
 
 
-_known: dict[str, ArchitectureCheck] = {}
+_known: dict[str, ArchitectureProblems] = {}
 """A process loads a model several times, for weights, data and samples."""
 
 
-def check_architecture(model: CausalModel, attention: str, packing: bool, sample: int, row: int) -> ArchitectureCheck:
+def find_architecture_problems(model: CausalModel, attention: str, packing: bool, sample: int, row: int) -> ArchitectureProblems:
     """`model`: on meta. `attention`: name of the implementation in transformers. `sample`, `row`: the most positions of a sample and of a
     packed row in the run."""
     key = json.dumps([type(model.config).__name__, model.config.to_dict(), attention, packing, sample, row], sort_keys=True, default=str)
@@ -68,7 +68,7 @@ def check_architecture(model: CausalModel, attention: str, packing: bool, sample
 
 
 @torch.no_grad()
-def _check(model: CausalModel, attention: str, packing: bool, sample: int, row: int) -> ArchitectureCheck:
+def _check(model: CausalModel, attention: str, packing: bool, sample: int, row: int) -> ArchitectureProblems:
     problem = ""
     try:
         blocks = find_block_classes(model)
@@ -84,7 +84,7 @@ def _check(model: CausalModel, attention: str, packing: bool, sample: int, row: 
                 problem = problem or _describe(error)
                 continue
             return _compare(candidate.config, stock, expected, attention, packing)
-    return ArchitectureCheck(unchecked=problem)
+    return ArchitectureProblems(unchecked=problem)
 
 
 def _buildable(config: PretrainedConfig) -> Any:
@@ -140,7 +140,7 @@ def _run_stock(stock: PreTrainedModel, candidate: ShrunkConfig) -> list[tuple[Sa
 
 def _compare(
     config: PretrainedConfig, stock: PreTrainedModel, expected: list[tuple[Sample, float]], attention: str, packing: bool
-) -> ArchitectureCheck:
+) -> ArchitectureProblems:
     samples, alone = [sample for sample, _ in expected], list[Tensor]()
     try:
         dtype = next(stock.parameters()).dtype
@@ -152,13 +152,13 @@ def _compare(
             alone.append(states := _compute_states(own, collation.collate([sample])))
             nll = float(own.get_submodule(own.head_path)(states, sample["ids"][1:])[0])
             if not abs(nll - loss) <= LOSS_BOUND * rounding * abs(loss):
-                return ArchitectureCheck(loss=f"{nll:.8g} instead of {loss:.8g} nats for a sample of {len(sample['ids'])} tokens")
+                return ArchitectureProblems(loss=f"{nll:.8g} instead of {loss:.8g} nats for a sample of {len(sample['ids'])} tokens")
     except Exception as error:  # what an attention does not support fails in its own way
-        return ArchitectureCheck(loss=_describe(error))
+        return ArchitectureProblems(loss=_describe(error))
     # The shortest between the longest: what a row remembers from a sample must not reach the next.
     order = sorted(range(len(samples)), key=lambda number: (number % 2, -number))
     make_batch = collation.pack if packing else collation.collate
-    return ArchitectureCheck(together=_compare_together(own, samples, alone, order, make_batch, BOUND * rounding))
+    return ArchitectureProblems(together=_compare_together(own, samples, alone, order, make_batch, BOUND * rounding))
 
 
 def _compare_together(
