@@ -54,6 +54,7 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/storage/demo_models.py": OURS,
     "finetune/distributed/process_group.py": MESSAGES,
     "recipes/language/gguf/tokenizer_check.py": "what the tokenizers package makes of a tokenizer that it has loaded",
+    "recipes/llm_dpo/demo.py": OURS,
     "recipes/llm_sft/demo.py": OURS,
     "recipes/llm_sft/toy_tokenizer.py": OURS,
     "recipes/llm_sft/model/tiny_checkpoint.py": OURS,

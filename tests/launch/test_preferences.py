@@ -110,7 +110,7 @@ def test_a_killed_computation_of_the_reference_resumes_on_other_ranks(folder: Pa
         return ["--recipe", "llm_dpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
 
     victims.finish(tmp_path / "whole-witness", 4, words("whole"))
-    codes = victims.wait(victims.start(tmp_path / "witness", 2, words("killed"), Fault(rank=0, number=6, within=".parts/", torn=True)))
+    codes = victims.wait(victims.start(tmp_path / "witness", 2, words("killed"), Fault(rank=0, number=4, within=".parts/", torn=True)))
     assert -9 in codes, victims.said(tmp_path / "witness")
     cache = tmp_path / "killed" / "cache"
     assert [*next(cache.glob("*.parts")).glob("[0-9]*")] and not [*cache.glob("*.reference")]

@@ -95,6 +95,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "a config of a stranger sends a request to the service that gives away a cloud machine's credentials",
     ),
     Mutant(
+        "finetune/data/cached_predictions.py",
+        "for name, value in asdict(self).items() if was.get(name) != value",
+        'for name, value in asdict(self).items() if name != "samples" and was.get(name) != value',
+        "tests/finetune/data/test_cached_predictions.py::test_a_file_with_another_key_is_refused",
+        "a preference run compares with a reference that was computed with another chat template",
+    ),
+    Mutant(
+        "finetune/data/batching.py",
+        "if self._largest is not None and size > self._largest and groups[-1]:",
+        "if False:",
+        "tests/finetune/data/test_batching.py::test_batches_of_prompts_with_other_answers_have_at_most_so_many_positions",
+        "a batch for the KL divergence of KTO has many times train.micro_tokens",
+    ),
+    Mutant(
         "recipes/llm_dpo/answer_batches.py",
         "padding_value=start)",
         "padding_value=0)",

@@ -62,12 +62,14 @@ def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if name not in row:
             single = "; rows with a completion and its label are for options.objective: kto" if "label" in row else ""
             raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats{single}")
+        if row[name] == []:
+            raise UserError(f"{name} has no messages; write the answer, or remove the row")
     answers = [row[name] for name in SIDES]
     if all(isinstance(answer, str) for answer in answers):
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
             raise UserError("chosen and rejected are texts, so prompt must be a text, too, and not empty; or give all three as messages")
         return _make_sides(row, row["prompt"], answers)
-    if not all(isinstance(answer, list) and answer and all(isinstance(message, dict) for message in answer) for answer in answers):
+    if not all(isinstance(answer, list) and all(isinstance(message, dict) for message in answer) for answer in answers):
         raise UserError("chosen and rejected must both be texts, or both lists of messages")
     if isinstance(row.get("prompt"), list):
         if not row["prompt"]:
