@@ -152,8 +152,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/step.py",
-        "count += len(turn.micro.ids)",
-        "count += 1",
+        "count += sum(len(turn.micro.ids) for turn in turns if turn.counts)",
+        "count += sum(turn.counts for turn in turns)",
         "tests/finetune/training/test_step.py::test_the_divergence_is_a_mean_over_all_samples_of_a_step",
         "the loss of KTO depends on how a step is divided into micro-batches",
     ),
@@ -3144,9 +3144,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "data is prepared once with options of one trial, and every other trial reads it again",
     ),
     Mutant(
-        "finetune/tuning/report.py",
-        'f"<td>{html.escape(cell)}</td>"',
-        'f"<td>{cell}</td>"',
+        "finetune/pages/jinja_environment.py",
+        "autoescape=True",
+        "autoescape=False",
         "tests/finetune/tuning/test_report.py::test_the_report_has_all_trials_and_escapes_what_they_say",
         "an error message is markup of the report",
     ),
@@ -3231,8 +3231,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "workshop/demo_models/generation_with_given_codebooks.py",
-        "        self.first.copy_(self.given.index_select(0, count)[0, :, 0])",
-        "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0, :, 0])",
+        "return self._find_given(count)[:, 0]",
+        "return self._find_given(count + 1)[:, 0]",
         "workshop/tests/demo_models/test_generation_with_given_codebooks.py::"
         "test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given",
         "a recognizer is judged by clips whose other codes belong to the neighbouring frame",
