@@ -53,7 +53,7 @@ def test_the_filler_rows_of_a_rank_do_not_count(tmp_path: Path, world: World, mo
     training, _ = tiny.built(
         world, tiny.config_in(tmp_path, ("data.val", str(val)), ("parallel.strategy", "fsdp"), ("train.micro_tokens", "80"))
     )
-    assert training.val is not None and len(evaluation._make_micro_batches(training.val, 80)) == 5
+    assert training.val is not None and len(evaluation.make_micro_batches(training.val, 80)) == 5
     of_ranks: list[list[float]] = []
     monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda _, values: of_ranks.append(values) or values)
     for rank in range(size):
