@@ -259,6 +259,7 @@ def prepare_chats(
     val_share: float = 0.02,
     val_rows: int | None = None,
     rows: str | None = None,
+    piece_characters: int | None = None,
     shape: str | None = None,
     columns: Mapping[str, str] | None = None,
     person: str | None = None,
@@ -272,7 +273,8 @@ def prepare_chats(
         out: the folder to write.
         val_share: validation share of the conversations, 0 to 1.
         val_rows: the maximum number of validation rows instead.
-        rows: `pairs` or `labels`, for rows for preference training instead of conversations.
+        rows: `pairs` or `labels`, for rows for preference training instead of conversations; `raw` for texts, all of which is learned.
+        piece_characters: with `raw`, longer documents are split; by default at 4,000 characters.
         shape: the shape of every row; by default detected.
         columns: names of the formats, and the names that the data have instead: `{"prompt": "frage", "completion": "antwort"}`.
         person: whose messages are the answers, in chats that WhatsApp exported.
@@ -296,6 +298,7 @@ def prepare_chats(
         val_share=val_share,
         val_rows=val_rows,
         rows=rows,
+        piece_characters=piece_characters,
         shape=shape,
         columns=map_columns((columns or {}).items()),
         person=person,

@@ -16,8 +16,21 @@ from pydantic import JsonValue
 
 from overtone.data_prep.chats import whatsapp_export
 from overtone.data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
-from overtone.data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, WHATSAPP, ChatSource, FoundRow
+from overtone.data_prep.chats.chat_file_search import (
+    COMMAS,
+    DATASET,
+    DOCUMENT,
+    GZIP,
+    LINES,
+    PARQUET,
+    TABS,
+    TEXT,
+    WHATSAPP,
+    ChatSource,
+    FoundRow,
+)
 from overtone.data_prep.chats.conversation_formats import SHAPES
+from overtone.data_prep.chats.raw_texts import RawTexts, read_document, split_row
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.delimited_records import LITERAL, BrokenRecordError, find_excel_mark, read_records, unquote
 from overtone.finetune.errors import UserError
@@ -40,13 +53,22 @@ class ReaderOptions:
     """The person whose messages in exported chats are the answers."""
     pause_hours: float = DEFAULT_PAUSE_HOURS
     """A longer pause in an exported chat begins another conversation."""
+    texts: RawTexts | None = None
+    """If given, rows are pieces of texts."""
 
 
 def read_rows(source: ChatSource, options: ReaderOptions = ReaderOptions()) -> Iterator[FoundRow]:
     """Yield every row of a source. Raises `UserError` if the file as a whole cannot be read."""
+    for found in _read_whole_rows(source, options):
+        yield from (found,) if options.texts is None else split_row(found, options.texts)
+
+
+def _read_whole_rows(source: ChatSource, options: ReaderOptions) -> Iterator[FoundRow]:
     try:
         if source.kind == WHATSAPP:
             yield from _read_exported_chat(source, options)
+        elif source.kind == TEXT:
+            yield from read_document(source, RawTexts().column if options.texts is None else options.texts.column)
         elif source.kind in ARROW:
             yield from ARROW[source.kind](source, options.columns)
         else:

@@ -17,11 +17,14 @@ from overtone.finetune.storage.strict_json import one_line, read_object
 from overtone.finetune.terminal import print_line
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET, WHATSAPP = "jsonl", "json", "csv", "tsv", "parquet", "dataset", "whatsapp"
+TEXT = "text"
 KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
 """Suffix → file kind."""
 GZIP = ".gz"
 EXPORTS = (".txt", ".zip")
 """Suffixes of chats that WhatsApp exported, if their content is one."""
+TEXTS = (".txt", ".md")
+"""Suffixes of documents, which are read as raw text only."""
 COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
 KNOWN = (
     f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, folders that `datasets` saved, and chats that WhatsApp exported "
@@ -74,6 +77,8 @@ class _Candidate(NamedTuple):
 
 @dataclass
 class _Search:
+    raw: bool = False
+    """True if documents are read, and no exported chats."""
     found: list[_Candidate] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """Real paths seen so far: stops link loops, and reads a file with two names once."""
@@ -101,12 +106,13 @@ def download_chats(dataset: str, configs: Sequence[str], splits: Sequence[str]) 
     return [file.path for file in found if file.split in wanted]
 
 
-def find_sources(places: list[Path]) -> FoundSources:
-    """Find sources in the order given, within folders by name. Raises `UserError` for a place without sources.
+def find_sources(places: list[Path], raw: bool = False) -> FoundSources:
+    """Find sources in the order given, within folders by name. `raw`: documents too, and no exported chats. Raises `UserError` for a place
+    without sources.
 
     The name and kind of a link come from the link itself: the cache of the model hub links to files without a suffix.
     """
-    search = _Search()
+    search = _Search(raw)
     for place in places:
         try:
             _search_place(place, search)
@@ -119,8 +125,8 @@ def find_sources(places: list[Path]) -> FoundSources:
 
 def _search_place(place: Path, search: _Search) -> None:
     if not os.path.lexists(place):
-        raise UserError(f"{place} does not exist; give files ({', '.join(KINDS)}) or folders of them")
-    here = _Search(seen=search.seen)
+        raise UserError(f"{place} does not exist; give files ({', '.join((*KINDS, *(TEXTS if search.raw else ())))}) or folders of them")
+    here = _Search(search.raw, seen=search.seen)
     # Links in parent folders are resolved; the name of the place itself is kept.
     has_name = place.name not in ("", "..")
     root = Path(os.path.realpath(place.parent), place.name) if has_name else Path(os.path.realpath(place))
@@ -144,7 +150,7 @@ def _walk_files(place: Path, search: _Search) -> Iterator[Path]:
     waiting = [place]
     while waiting:
         path = waiting.pop()
-        if not path.is_dir() or detect_kind(path):
+        if not path.is_dir() or detect_kind(path, search.raw):
             yield path
         elif _mark_seen(path, search):
             entries = sorted(path.iterdir(), reverse=True)
@@ -163,7 +169,7 @@ def _mark_seen(path: Path, search: _Search) -> bool:
 
 def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
     """Yield (path, kind) of a readable file or of each split of a saved dataset."""
-    kind = detect_kind(path)
+    kind = detect_kind(path, search.raw)
     if kind is None:
         suffix = path.suffix.lower()
         search.skipped["".join(path.suffixes[-2:]).lower() if suffix in COMPRESSED else suffix or "without a suffix"] += 1
@@ -173,12 +179,14 @@ def _list_readable(path: Path, search: _Search) -> Iterator[tuple[Path, str]]:
         yield from ((each, kind) for each in (_list_splits(path) if kind == DATASET else [path]) if _mark_seen(each, search))
 
 
-def detect_kind(path: Path) -> str | None:
+def detect_kind(path: Path, raw: bool) -> str | None:
     """Return the kind of a file or folder; None if it is not read."""
     if path.is_dir():
         is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
         return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
-    if path.suffix.lower() in EXPORTS:
+    if raw and path.suffix.lower() in TEXTS:
+        return TEXT
+    if path.suffix.lower() in EXPORTS and not raw:
         return WHATSAPP if path.is_file() and whatsapp_export.is_exported_chat(path) else None
     is_packed = path.suffix.lower() == GZIP
     kind = KINDS.get((path.with_suffix("") if is_packed else path).suffix.lower())

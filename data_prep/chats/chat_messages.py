@@ -17,7 +17,9 @@ from overtone.finetune.storage import strict_json
 ChatRow = dict[str, Any]
 """A row of chats, or an object in one: JSON that is not validated yet, or as the readers return it."""
 Message = dict[str, Any]
-ACCEPTED_FORMS = '{"messages": [{"role": …, "content": …}, …]}, or "prompt" and "completion", both text or both such lists'
+ACCEPTED_FORMS = (
+    '{"messages": [{"role": …, "content": …}, …]}, or "prompt" and "completion", both text or both such lists, or "text" and "ends"'
+)
 MESSAGE_KEYS = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking", "weight", "function_call"}
 )
@@ -51,6 +53,12 @@ class MessageError(UserError):
 def is_plain_text(row: ChatRow) -> bool:
     """Return whether a row is a text and its continuation, which need no chat template."""
     return "messages" not in row and isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str)
+
+
+def is_raw_text(row: ChatRow) -> bool:
+    """Return whether a row is a text of which everything is learned, as `overtone text --raw` writes it. A key `text` alone is also in rows
+    of classifiers and of chats that somebody has rendered, in which not all is to be learned."""
+    return isinstance(row.get("text"), str) and {"text", "ends"} <= row.keys() <= {"text", "ends", "source"}
 
 
 def read_messages(row: ChatRow) -> tuple[list[Message], int]:

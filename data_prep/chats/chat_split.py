@@ -22,7 +22,7 @@ def compute_split_position(row: ChatRow) -> float:
 
     Conversations with the same first question go to the same split; otherwise validation answers would be in the training data.
     """
-    turns = row.get("messages") or row["prompt"]
+    turns = row.get("messages") or row.get("text") or row["prompt"]
     plain = isinstance(turns, str)
     question = turns if plain else next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
     return int.from_bytes(hashlib.sha256(json.dumps(question).encode()).digest()[:7], "big") / 2**56

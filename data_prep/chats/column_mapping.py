@@ -9,7 +9,7 @@ from overtone.data_prep.chats.chat_messages import ChatRow
 from overtone.data_prep.chats.conversation_formats import LABELS, MESSAGE_LISTS, SHAPES, ShapeError, decode_json, format_keys
 from overtone.finetune.errors import UserError
 
-ROW_NAMES = frozenset[str](LABELS).union(*(shape.keys | shape.also for shape in SHAPES.values()))
+ROW_NAMES = frozenset[str]((*LABELS, "text")).union(*(shape.keys | shape.also for shape in SHAPES.values()))
 MESSAGE_NAMES = ("role", "content")
 
 

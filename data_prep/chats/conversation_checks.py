@@ -21,7 +21,7 @@ ANSWERS = ("completion", "chosen", "rejected")
 
 def check_conversation(row: ChatRow) -> None:
     """Raises `UserError` with the reason why a normalised row must not be trained on."""
-    _check_storable(row)
+    check_storable(row)
     if isinstance(row.get("prompt"), str):
         if not row["completion"].strip():
             raise UserError("an empty completion")
@@ -39,18 +39,18 @@ def check_conversation(row: ChatRow) -> None:
         raise UserError("every answer has weight 0, so nothing would be learned")
 
 
-def _check_storable(value: object) -> None:
+def check_storable(value: object) -> None:
     """Raises `UserError` for values that tables and Python's JSON accept but JSON in UTF-8 does not."""
     if isinstance(value, str):
         if UNWRITABLE.search(value):
             raise UserError("a NUL or half a surrogate pair in its text")
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _check_storable(key)
-            _check_storable(inner)
+            check_storable(key)
+            check_storable(inner)
     elif isinstance(value, list):
         for inner in value:
-            _check_storable(inner)
+            check_storable(inner)
     elif isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"the number {value}, which JSON does not have")
     elif not isinstance(value, int | float | None):

@@ -57,6 +57,8 @@ def detect_shape(row: ChatRow) -> str:
         if found
         else f"no known shape ({known}), so name its columns with --columns"
     )
+    if not found and isinstance(row.get("text"), str):
+        what += ", or give --raw to learn all of its text"
     raise ShapeError(f"{what}; its keys are {format_keys(row)}")
 
 

@@ -5,11 +5,14 @@
   overtone train --recipe llm_sft --data.train data/chats/train.jsonl
   overtone text HuggingFaceH4/ultrafeedback_binarized --split train_prefs --rows pairs --out data/pairs
   overtone train --recipe llm_dpo --data.train data/pairs/train.jsonl
+  overtone text books/ --raw --out data/books
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
 also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
 prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. --rows pairs writes both answers of pairs
-(`prompt`, `chosen`, `rejected`), and --rows labels answers that are marked as good or bad (`prompt`, `completion`, `label`). Chats that
+(`prompt`, `chosen`, `rejected`), and --rows labels answers that are marked as good or bad (`prompt`, `completion`, `label`). --raw reads
+texts without questions and answers (.txt, .md, and the column `text` of the other formats), for continued pretraining: each row is a piece
+of a document, all of it is learned, and the same pieces are kept once. Chats that
 WhatsApp exported (.txt, .zip) need --as NAME, the person whose messages are the answers. Rejected rows are listed in rejects.jsonl with
 their location and reason; other unused input (files of other kinds, unknown keys) is counted in the summary. The same files in the same
 order give byte-identical output.
@@ -41,6 +44,7 @@ from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
 from overtone.data_prep.chats.preference_conversion import CONVERTERS, check_sides
+from overtone.data_prep.chats.raw_texts import FEWEST_CHARACTERS, PIECE_CHARACTERS, RAW, RawTexts, check_text, convert_text
 from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
@@ -54,6 +58,8 @@ from overtone.finetune.storage.strict_json import one_line
 from overtone.finetune.terminal import print_line
 
 MOST_PAUSE_HOURS = 24 * 365
+ROWS = {**CONVERTERS, RAW: convert_text}
+"""Kind of rows that are no conversations → the function that converts a row."""
 CHANGED = "the input files changed while they were being read; run the same command again"
 
 
@@ -64,7 +70,7 @@ class TextOptions:
     shape: str | None = None
     """Shape of every row; None: detected from the keys of each row."""
     rows: str | None = None
-    """Rows for preference training, a key of `CONVERTERS`; None: conversations."""
+    """Rows for preference training, a key of `CONVERTERS`, or `RAW` texts; None: conversations."""
     val_share: float = 0.02
     val_rows: int | None = None
     """Maximum number of validation rows; replaces `val_share`."""
@@ -89,10 +95,20 @@ def parser() -> argparse.ArgumentParser:
     exclusive.add_argument(
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
     )
-    options.add_argument(
+    kinds = options.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--rows",
         choices=list(CONVERTERS),
         help="rows for preference training instead of conversations: pairs of answers, or answers with labels, for objective kto",
+    )
+    kinds.add_argument(
+        "--raw", dest="rows", action="store_const", const=RAW, help="rows of plain text, all of which is learned, instead of conversations"
+    )
+    options.add_argument(
+        "--piece-characters",
+        type=int,
+        metavar="N",
+        help=f"with --raw: split longer documents, between paragraphs, lines, sentences or words (default {PIECE_CHARACTERS:,})",
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
     options.add_argument(
@@ -137,6 +153,7 @@ class ChatsOptions:
     val_share: float = TextOptions.val_share
     val_rows: int | None = None
     rows: str | None = None
+    piece_characters: int | None = None
     shape: str | None = None
     columns: ColumnMapping = field(default_factory=ColumnMapping)
     person: str | None = None
@@ -153,9 +170,10 @@ def main(argv: list[str]) -> int:
     options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
     summary = prepare_chats(options)
     data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary.val else [])]
-    recipe = "llm_sft" if options.rows is None else "llm_dpo"
+    recipe = "llm_sft" if options.rows in (None, RAW) else "llm_dpo"
+    base = "Qwen/Qwen3-1.7B-Base" if options.rows == RAW else "Qwen/Qwen3-1.7B"
     own = ["--options.objective", "kto"] if options.rows == "labels" else []
-    print_line(f"next: {overtone_command('train', '--recipe', recipe, *own, '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
+    print_line(f"next: {overtone_command('train', '--recipe', recipe, *own, '--model.source', base, *data)}")
     return 0
 
 
@@ -163,9 +181,12 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
     """Write the dataset, and print what is in it; returns the summary. Raises `UserError` if no row is left to train on."""
     _check_options(options)
     places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
-    gathered = chat_file_search.find_sources(places)
+    gathered = chat_file_search.find_sources(places, options.rows == RAW)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
-    reader = replace(_check_reader_options(options, gathered.sources), columns=frozenset(options.columns.row.values()))
+    columns = options.columns.row
+    texts = RawTexts(columns.get("text", "text"), options.piece_characters or PIECE_CHARACTERS) if options.rows == RAW else None
+    read = frozenset(columns.values()) | ({texts.column} if texts else set())
+    reader = replace(_check_reader_options(options, gathered.sources), columns=read, texts=texts)
     wanted = TextOptions(
         shape=options.shape,
         rows=options.rows,
@@ -182,9 +203,16 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
 
 def _check_options(options: ChatsOptions) -> None:
     check_choice("--shape", options.shape, SHAPES)
-    check_choice("--rows", options.rows, CONVERTERS)
+    check_choice("--rows", options.rows, (*CONVERTERS, RAW))
+    kind = "--raw" if options.rows == RAW else f"--rows {options.rows}"
     if options.rows is not None and options.shape is not None:
-        raise UserError(f"--shape {options.shape} is for conversations; remove it, or --rows {options.rows}")
+        raise UserError(f"--shape {options.shape} is for conversations; remove it, or {kind}")
+    if options.rows == RAW and options.join_turns:
+        raise UserError("--join-turns is for conversations; remove it, or --raw")
+    if options.piece_characters is not None and options.rows != RAW:
+        raise UserError("--piece-characters is for --raw; conversations are never split")
+    if options.piece_characters is not None and options.piece_characters < FEWEST_CHARACTERS:
+        raise UserError(f"--piece-characters {options.piece_characters}: expected {FEWEST_CHARACTERS} or more")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     if options.val_rows is not None and options.val_rows < 0:
@@ -354,7 +382,7 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     row, kind, read, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    parts = [row.get(key, ()) for key in ("messages", "prompt", *conversation_checks.ANSWERS)]
+    parts = [row.get(key, ()) for key in ("messages", "prompt", "text", *conversation_checks.ANSWERS)]
     turns = [turn for part in parts if not isinstance(part, str) for turn in part]
     unlearned = sum(turn.get("weight") == 0 for turn in turns)
     given = found.row or {}
@@ -390,8 +418,9 @@ def _parse_conversation(found: FoundRow, wanted: TextOptions) -> ParsedRow:
         kind = wanted.shape or detect_shape(given)
         row, read = normalise_row(given, kind), SHAPES[kind].keys | SHAPES[kind].also
     else:
-        row, kind, read = CONVERTERS[wanted.rows](given)
+        row, kind, read = ROWS[wanted.rows](given)
     joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
-    (conversation_checks.check_conversation if wanted.rows is None else check_sides)(row)
+    check = conversation_checks.check_conversation if wanted.rows is None else check_text if wanted.rows == RAW else check_sides
+    check(row)
     return ParsedRow(row, kind, read, tidied, joined)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from overtone.data_prep import manifest
-from overtone.data_prep.chats.chat_messages import ChatRow, is_plain_text, read_messages
+from overtone.data_prep.chats.chat_messages import ChatRow, is_plain_text, is_raw_text, read_messages
 from overtone.data_prep.chats.row_counts import MADE_BY
 from overtone.data_prep.language_identification import identify_language
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
@@ -152,6 +152,9 @@ def _read_turns(row: ChatRow) -> Iterator[Turn]:
         yield from chosen
         before = 1 if isinstance(row["prompt"], str) else len(row["prompt"])
         yield from (replace(turn, role=f"rejected: {turn.role}", learned=False) for turn in [*rejected][before:])
+        return
+    if is_raw_text(row):
+        yield Turn("text", row["text"], learned=True)
         return
     if is_plain_text(row):
         yield Turn("prompt", row["prompt"], learned=False)

@@ -46,9 +46,9 @@ def describe_supervision(tokenizer: PreTrainedTokenizerBase, supervise: str) -> 
     if supervise == "everything":
         return "supervised: every token, questions included (options.supervise: everything)"
     try:
-        return check_template(tokenizer)
+        return f"{check_template(tokenizer)}; of a raw text, all of it"
     except UserError as error:
-        return f"only rows with prompt and completion as text can be trained, and no chats: {error}"
+        return f"only raw texts, and rows with prompt and completion as text, can be trained, and no chats: {error}"
 
 
 def read(row: Row, processor: ChatProcessor[Options], _: Path) -> Sample:

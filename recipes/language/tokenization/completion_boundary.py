@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.recipes.language.tokenization.assistant_spans import TurnSpan
 
 if TYPE_CHECKING:
@@ -79,6 +80,18 @@ def tokenize_completion(prompt: str, completion: str, tokenizer: PreTrainedToken
             "tokenized separately they decode to another text; move the white space between them to the completion"
         )
     return separate, len(given)
+
+
+def tokenize_document(row: Row, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of a raw text: beginning of text if this tokenizer adds it, the text, and the end of text unless `ends` is false, as
+    for a piece whose document continues in another row. Raises `UserError` for an `ends` of another type, or if the tokenizer has no end of
+    text."""
+    text, ends = str(row["text"]), row["ends"]
+    if not isinstance(ends, bool):
+        raise UserError(f"ends must be true or false, found {ends!r:.40}")
+    if ends and tokenizer.eos_token is None:
+        raise UserError("the tokenizer has no end-of-text token (eos_token), so the model could not learn where a text ends")
+    return begin_ids(text, tokenizer) + encode_text(text, tokenizer) + ([tokenizer.eos_token_id] if ends else [])
 
 
 def begin_ids(prompt: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

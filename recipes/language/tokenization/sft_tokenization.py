@@ -2,6 +2,7 @@
 
     {"messages": [{"role": …, "content": …}, …], "tools": […]}        a chat; `tools` is optional
     {"prompt": "…", "completion": "…"}                                 plain text, without a template
+    {"text": "…", "ends": true}                                        raw text, all of it learned; `ends`: whether its document ends
     {"prompt": [messages…], "completion": [messages…]}                 a chat of which only the completion is learned
 
 An assistant's message with `"weight": 0` (OpenAI's format), or with the mark of another trainer, is read and not learned.
@@ -16,12 +17,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.chats.chat_messages import Message, is_plain_text, list_unread_keys, read_messages, read_tools
+from overtone.data_prep.chats.chat_messages import Message, is_plain_text, is_raw_text, list_unread_keys, read_messages, read_tools
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.recipes.language.tokenization.assistant_spans import find_turns, has_generation_blocks
 from overtone.recipes.language.tokenization.chat_template import Chat, find_template, make_chat
-from overtone.recipes.language.tokenization.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
+from overtone.recipes.language.tokenization.completion_boundary import (
+    TokenizedText,
+    find_end_tokens,
+    tokenize_completion,
+    tokenize_document,
+)
 from overtone.recipes.language.tokenization.dropped_content import find_dropped
 
 if TYPE_CHECKING:
@@ -33,12 +39,15 @@ def tokenize_row(
 ) -> tuple[list[int], list[bool]]:
     """ids [S], and a mask [S] that is true for tokens that the model learns to produce.
 
-    `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is
-    never learned, because nothing comes before it. `allow_dropped`: what the chat template may drop (`Dropped.option`). Raises `UserError`
-    if the row is malformed, if the template drops anything else, if no token is supervised, or if the place of the assistant's text is not
-    certain.
+    `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`; all of a raw text is
+    learned. The first token is never learned, because nothing comes before it. `allow_dropped`: what the chat template may drop
+    (`Dropped.option`). Raises `UserError` if the row is malformed, if the template drops anything else, if no token is supervised, or if
+    the place of the assistant's text is not certain.
     """
-    if is_plain_text(row):
+    if is_raw_text(row):
+        ids = tokenize_document(row, tokenizer)
+        spoken = {*range(len(ids))}
+    elif is_plain_text(row):
         ids, start = tokenize_completion(str(row["prompt"]), str(row["completion"]), tokenizer)
         spoken = {*range(0 if supervise == "everything" else start, len(ids))}
     else:
@@ -67,7 +76,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> str:
 def list_unused(row: Row, tokenizer: PreTrainedTokenizerBase, allow_dropped: Sequence[str]) -> list[str]:
     """Return what of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and
     does."""
-    if is_plain_text(row):
+    if is_plain_text(row) or is_raw_text(row):
         return []
     messages, _ = read_messages(row)
     template = find_template(tokenizer, None)

@@ -39,7 +39,10 @@ def test_three_forms_are_accepted() -> None:
         ({"messages": []}, "found messages: "),
         ({"messages": "Oslo?"}, "found messages: 'Oslo.'"),
         ({"prompt": [ASKED]}, "found prompt: "),
-        ({"prompt": [ASKED], "completion": "Cold."}, "both text or both such lists; found prompt: .*, completion: 'Cold.'"),
+        (
+            {"prompt": [ASKED], "completion": "Cold."},
+            "both such lists, or .text. and .ends.; found prompt: .*, completion: 'Cold.'",
+        ),
         ({"messages": ["Oslo?"]}, r"messages\[0\] must be an object with a role, found 'Oslo\?'"),
         ({"messages": [ASKED, {"content": "Cold."}]}, r"messages\[1\] must be an object with a role"),
         ({"messages": [ASKED, {"role": "assistant", "content": 3}]}, r"messages\[1\].content must be text, or a list of parts, found 3"),

@@ -134,7 +134,8 @@ def test_further_keys_of_a_message_are_kept() -> None:
 
 def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
     with pytest.raises(
-        UserError, match=r"^no known shape \(messages: messages; .*\), so name its columns with --columns; its keys are text, id$"
+        UserError,
+        match=r"^no known shape \(messages: messages; .*\), so name its columns with --columns, or give --raw .*; its keys are text, id$",
     ):
         detect_shape({"text": "x", "id": 1})
     with pytest.raises(UserError, match="it has images, which a text model cannot use"):

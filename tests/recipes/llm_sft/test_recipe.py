@@ -80,7 +80,7 @@ def test_without_a_chat_template_only_texts_are_trained(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path).processor.tokenizer
     tokenizer.chat_template = None
     remark = recipe.describe_supervision(tokenizer, "assistant")
-    assert remark.startswith("only rows with prompt and completion as text can be trained, and no chats: ")
+    assert remark.startswith("only raw texts, and rows with prompt and completion as text, can be trained, and no chats: ")
     processor = ChatProcessor(tokenizer, Options())
     assert RECIPE.read({"prompt": "1, 2, ", "completion": "3"}, processor, Path())["supervised"].any()
     with pytest.raises(UserError, match="template"):

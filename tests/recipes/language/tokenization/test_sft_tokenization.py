@@ -279,3 +279,30 @@ def test_any_chat_agrees_with_generation_or_is_refused(contents: list[str], fami
 
 def test_all_templates_are_listed() -> None:
     assert len(list(families.TEMPLATES.glob("*.jinja"))) == 13
+
+
+@pytest.mark.parametrize("family", ["chatml", "llama3", "mistral"])
+def test_all_of_a_raw_text_is_learned_and_the_end_only_where_it_ends(family: str) -> None:
+    of = tokenizer(family)
+    begins = of("")["input_ids"]
+    ids, mask = tokenize_row({"text": "It was cold.", "ends": True, "source": "a.txt:1#2"}, of, "assistant")
+    assert ids == [*begins, *of("It was cold.", add_special_tokens=False)["input_ids"], of.eos_token_id]
+    assert mask == [False, *[True] * (len(ids) - 1)]
+    assert tokenize_row({"text": "It was cold.", "ends": False}, of, "last") == (ids[:-1], mask[:-1])
+    assert sft_tokenization.list_unused({"text": "It was cold.", "ends": True}, of, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        ({"text": "a"}, "found text$"),
+        ({"text": "a", "ends": True, "label": 1}, "found text, ends, label$"),
+        ({"text": "a", "audio_codes": [[1]]}, "clip of speech"),
+        ({"text": "a", "ends": "no"}, "ends must be true or false, found 'no'"),
+        ({"text": "", "ends": False}, "nothing is supervised"),
+        ({"text": 3, "ends": True}, "expected"),
+    ],
+)
+def test_a_text_that_may_be_something_else_is_refused(row: dict[str, Any], part: str) -> None:
+    with pytest.raises(UserError, match=part):
+        tokenize_row(row, tokenizer("chatml"), "assistant")
