@@ -59,8 +59,12 @@ the base again, so every program that loads the base can load them. The conversi
 that does more than move values (`inkling2_text`) is refused by name.
 
 `plan` and the log of a mixture of experts give its active and its total parameters. transformers 5 computes all experts of a layer in one
-grouped product, so `train.compile: auto` compiles their blocks; transformers 4 computes them in a loop, which is slow. The load-balancing
-loss of `router_aux_loss_coef` is not part of the loss, and the log says so.
+grouped product, so `train.compile: auto` compiles their blocks; transformers 4 computes them in a loop, which is slow.
+
+`llm_sft` adds the load-balancing loss of the experts with the weight that the base's own config.json states (`router_aux_loss_coef`), as it
+was trained with; `options.router_aux_loss_coef` sets another weight, and 0 none. It is the loss that transformers computes, but a mean over
+samples, each over its own positions, so it does not depend on how the samples are divided into micro-batches and ranks. The log shows it as
+`expert_balance`, and it is no part of the validation loss. The other recipes train without it, and their logs say so.
 
 LoRA also adapts such experts, with either version of transformers, including those of gpt-oss, Llama 4, Granite and JetMoE, which are one
 parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection
