@@ -77,7 +77,7 @@ test-workshop: $(STAMP)  ## the quick tests of workshop/: the making of the demo
 weekly: test-workshop test-workshop-slow bench-quick mutants stale-figures  ## all of workshop/, in hours; `make weekly -k` goes through failures
 
 # Those that run the benchmarks are left to bench-quick.
-test-workshop-slow: $(STAMP)  ## the slow tests of workshop/
+test-workshop-slow: $(STAMP) .venv-tools/.installed  ## the slow tests of workshop/
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow workshop/tests \
 	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table
 
@@ -101,6 +101,7 @@ bench-quick: $(STAMP) $(CHAT)  ## each benchmark in a small setting, that it run
 	$(BIN)/python workshop/benchmarks/_quick.py
 
 docs: $(STAMP) .venv-tools/.installed  ## the site in build/site; a dead link, an unknown command or config key fails
+	$(BIN)/python -m pytest -q tests/test_docs.py
 	$(BIN)/python -m workshop.site
 	.venv-tools/bin/mkdocs build --quiet --strict
 

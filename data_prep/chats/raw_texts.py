@@ -48,22 +48,28 @@ def read_document(source: ChatSource, column: str) -> Iterator[FoundRow]:
 
 
 def split_row(found: FoundRow, texts: RawTexts) -> Iterator[FoundRow]:
-    """Yield a row for each piece of its text; all but the last one have `ends` false, since their document goes on."""
-    text = (found.row or {}).get(texts.column)
+    """Yield a row for each piece of its text; all but the last one have `ends` false, since their document goes on. A row that was written
+    so keeps its own `ends`."""
+    text, ends = (found.row or {}).get(texts.column), (found.row or {}).get("ends", True)
     if found.row is None or not isinstance(text, str):
         yield found
         return
+    if not isinstance(ends, bool):
+        yield FoundRow(found.place, None, f"ends must be true or false, found {ends!r:.40}")
+        return
     pieces = split_text(text, texts.most)
     for number, piece in enumerate(pieces, start=1):
-        row = {**found.row, texts.column: piece, "ends": number == len(pieces)}
+        row = {**found.row, texts.column: piece, "ends": ends and number == len(pieces)}
         yield FoundRow(found.place if len(pieces) == 1 else f"{found.place}#{number}", row, left_out=found.left_out if number == 1 else {})
 
 
 def split_text(text: str, most: int) -> list[str]:
     """Return the pieces of a text, with at most `most` characters each; joined, they are the text. A piece ends after the last paragraph in
-    its second half, or else after a line, a sentence or a word there."""
+    its second half, or else after a line, a sentence or a word there. White space that is left after the last piece belongs to it, and may
+    make it longer: alone, it would be no row, and the document would have no end."""
     pieces, start = list[str](), 0
-    while len(text) - start > most:
+    whole = len(text.rstrip())
+    while whole - start > most:
         half, limit = start + most // 2, start + most
         ends = (max((found.end() for found in mark.finditer(text, half, limit)), default=0) for mark in BREAKS)
         end = next(filter(None, ends), limit)

@@ -8,6 +8,8 @@ text has no secrets, no name of a user or machine, and no path below your home f
 from __future__ import annotations
 
 import argparse
+import contextlib
+import getpass
 import os
 import platform
 import re
@@ -53,7 +55,7 @@ SETTINGS = (
     "LD_LIBRARY_PATH", "CUDA_HOME", "PIP_CONSTRAINT", "SLURM_JOB_ID", "RAY_ADDRESS",
 )  # fmt: skip
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "ACCELERATE_", "OVERTONE_", "FSDP_")
-SECRETS = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL|PROXY|ADDRESS|ENDPOINT|WEBHOOK", re.IGNORECASE)
+SECRETS = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL|PROXY|ADDRESS|ENDPOINT|WEBHOOK|COMM_ID|PIP_", re.IGNORECASE)
 """Variables whose value is not printed: it may be a secret, or an address that names people or contains a password."""
 PROVIDERS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "HTTPS_PROXY", "https_proxy")
 """Secrets whose presence matters."""
@@ -66,13 +68,19 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("overtone doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse_arguments(parser, argv)
     announce_torch("describing this machine")
-    installed: dict[str, str] = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
+    installed: dict[str, str] = {}
+    problems = list[str]()
+    for each in metadata.distributions():
+        name, version = each.metadata["Name"], each.metadata["Version"]
+        if name and version:
+            installed.setdefault(canonicalize_name(name), version)
+        else:
+            problems.append("a package has no name or version; pip was interrupted: install again")
     # The folder may be inside a repository of somebody else's, if the package is installed there.
     commit = run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") if (ROOT / ".git").exists() else ""
     changed = commit and run_tool("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
     query = "name,memory.total,memory.free,compute_cap,driver_version"
     gpus = [line for line in run_tool("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").split("\n") if line]
-    problems = list[str]()
     lines = [
         f"overtone {__version__}, {commit or 'not in a git repository'}{' with changed files' if changed else ''}",
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}",
@@ -87,8 +95,8 @@ def main(argv: list[str]) -> int:
         "environment variables:",
         *describe_environment(os.environ),
     ]
-    print_line("\n".join(hide_home(line) for line in lines))
-    print_line("\n".join(["", *(f"problem: {hide_home(each)}" for each in problems or ["none found"])]))
+    print_line("\n".join(hide_names(line) for line in lines))
+    print_line("\n".join(["", *(f"problem: {hide_names(each)}" for each in problems or ["none found"])]))
     return 1 if problems else 0
 
 
@@ -130,10 +138,15 @@ def describe_disks(problems: list[str]) -> Iterator[str]:
             problems.append(f"the disk of {name} has less than 1 GiB free; checkpoints and models take several")
 
 
-def describe_pins(installed: Mapping[str, str]) -> Iterator[str]:
-    """Yield how far the installed packages are those that the tests ran with, according to the constraints file for this transformers."""
+def find_pins(installed: Mapping[str, str]) -> Path:
+    """Return the constraints file for the installed transformers, which an installed package does not have."""
     newer = int(installed.get("transformers", "0").partition(".")[0] or 0) >= 5
-    file = ROOT / ("constraints-chat.txt" if newer else "constraints.txt")
+    return ROOT / ("constraints-chat.txt" if newer else "constraints.txt")
+
+
+def describe_pins(installed: Mapping[str, str]) -> Iterator[str]:
+    """Yield how far the installed packages are those that the tests ran with."""
+    file = find_pins(installed)
     if not file.is_file():
         yield "versions: an installed package has no list of the tested ones"
         return
@@ -151,14 +164,20 @@ def describe_pins(installed: Mapping[str, str]) -> Iterator[str]:
 
 def describe_extras(installed: Mapping[str, str], problems: list[str]) -> Iterator[str]:
     """Yield which packages are missing for what; wrong versions, and missing packages of the core, are problems."""
-    requirements = [Requirement(each) for each in metadata.requires("overtone") or []]
+    try:
+        requirements = [Requirement(each) for each in metadata.requires("overtone") or []]
+    except metadata.PackageNotFoundError:
+        problems.append("overtone itself is not installed in this environment; README's install commands bring it")
+        return
+    pins = find_pins(installed)
+    install = f"pip install -c {pins.name} -e '.[EXTRA]'" if pins.is_file() else "pip install 'overtone[EXTRA]'"
     core = [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
-    problems += [f"{fault}; pip install -c constraints.txt -e . repairs it" for fault in find_faults(core, installed)]
+    problems += [f"{fault}; {install.replace('[EXTRA]', '')} repairs it" for fault in find_faults(core, installed)]
     yield "packages:"
     for extra, users in VERBS_OF_EXTRAS.items():
         own = [each for each in requirements if each not in core and each.marker is not None and each.marker.evaluate({"extra": extra})]
         faults = find_faults(own, installed)
-        yield f"  {users}: {'; '.join([*faults, f'pip install -e .[{extra}]']) if faults else 'complete'}"
+        yield f"  {users}: {'; '.join([*faults, install.replace('EXTRA', extra)]) if faults else 'complete'}"
 
 
 def find_faults(requirements: list[Requirement], installed: Mapping[str, str]) -> list[str]:
@@ -174,16 +193,23 @@ def find_faults(requirements: list[Requirement], installed: Mapping[str, str]) -
 
 
 def describe_environment(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the variables that change how a run behaves. Others are left out: their values may be private. Of a secret, only that it is
-    set."""
-    named = [name for name in sorted(environ) if name in SETTINGS or name.startswith(PREFIXES)]
-    yield from (f"  {name}: is set" if SECRETS.search(name) else f"  {name}={environ[name]}" for name in named)
+    """Yield the variables that change how a run behaves. Others are left out: their values may be private. Of a secret and of an address,
+    only that it is set, and of a path below the home folder, only that it is there."""
+    homes = {str(Path.home()), os.path.realpath(Path.home())} - {"/"}  # a path may be written without the links that lead to it
+    for name in sorted(environ):
+        if name in SETTINGS or name.startswith(PREFIXES):
+            value = environ[name]
+            parts = ["~/…" if any(f"{part}/".startswith(f"{home}/") for home in homes) else part for part in value.split(os.pathsep)]
+            yield f"  {name}: is set" if SECRETS.search(name) or "://" in value else f"  {name}={os.pathsep.join(parts)}"
     yield from (f"  {name}: {'is set' if name in environ else 'is not set'}" for name in PROVIDERS)
 
 
-def hide_home(line: str) -> str:
-    """Return a line in which each path below the home folder is only `~/…`, and the names of the user and the machine are left out."""
-    hidden = re.sub(rf"{re.escape(str(Path.home()))}(/[^\s:,]*)?(?=$|[\s:,])", "~/…", line) if Path.home() != Path("/") else line
-    for private in {Path.home().name, platform.node()} - {"", "root", "localhost"}:
-        hidden = re.sub(rf"(?<![\w-]){re.escape(private)}(?![\w-])", "…", hidden)
-    return hidden
+def hide_names(line: str) -> str:
+    """Return a line without the names of the user and of the machine, and without the home folder."""
+    names = {Path.home().name, platform.node(), platform.node().partition(".")[0]}
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        names.add(getpass.getuser())
+    for private in (str(Path.home()), *sorted(names - {"", "root", "localhost"}, key=len, reverse=True)):
+        if private != "/":
+            line = re.sub(rf"(?<![\w-]){re.escape(private)}(?![\w-])", "…", line)
+    return line

@@ -62,9 +62,10 @@ that does more than move values (`inkling2_text`) is refused by name.
 grouped product, so `train.compile: auto` compiles their blocks; transformers 4 computes them in a loop, which is slow.
 
 `llm_sft` adds the load-balancing loss of the experts with the weight that the base's own config.json states (`router_aux_loss_coef`), as it
-was trained with; `options.router_aux_loss_coef` sets another weight, and 0 none. It is the loss that transformers computes, but a mean over
-samples, each over its own positions, so it does not depend on how the samples are divided into micro-batches and ranks. The log shows it as
-`expert_balance`, and it is no part of the validation loss. The other recipes train without it, and their logs say so.
+was trained with; `options.router_aux_loss_coef` sets another weight, and 0 none. gpt-oss only repeats the default of transformers, which is
+not used. It is the loss that transformers computes, but a mean over samples, each over its own positions, so it does not depend on how the
+samples are divided into micro-batches and ranks. The log shows it as `expert_balance`, and it is no part of the validation loss. The other
+recipes train without it, and their logs say so.
 
 LoRA also adapts such experts, with either version of transformers, including those of gpt-oss, Llama 4, Granite and JetMoE, which are one
 parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection

@@ -91,7 +91,8 @@ def tokenize_document(row: Row, tokenizer: PreTrainedTokenizerBase) -> list[int]
         raise UserError(f"ends must be true or false, found {ends!r:.40}")
     if ends and tokenizer.eos_token is None:
         raise UserError("the tokenizer has no end-of-text token (eos_token), so the model could not learn where a text ends")
-    return begin_ids(text, tokenizer) + encode_text(text, tokenizer) + ([tokenizer.eos_token_id] if ends else [])
+    ids = begin_ids(text, tokenizer) + encode_text(text, tokenizer)
+    return ids + ([tokenizer.eos_token_id] if ends and ids[-1:] != [tokenizer.eos_token_id] else [])
 
 
 def begin_ids(prompt: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

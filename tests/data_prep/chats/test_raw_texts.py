@@ -21,7 +21,8 @@ from overtone.finetune.errors import UserError
 def test_pieces_are_the_text(content: str, most: int) -> None:
     pieces = split_text(content, most)
     assert "".join(pieces) == content
-    assert all(len(piece) <= most for piece in pieces) and all(pieces[:-1])
+    assert all(len(piece.rstrip()) <= most for piece in pieces) and all(pieces[:-1])
+    assert pieces[-1].strip() or not content.strip(), "the last piece is a row, so the document has an end"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,15 @@ def test_documents_and_columns_become_rows(tmp_path: Path, books: Path, capsys: 
     }
     printed = capsys.readouterr().out
     assert "url (1 row)" in printed and "--model.source Qwen/Qwen3-1.7B-Base" in printed and "llm_sft" in printed
+
+
+def test_written_rows_keep_their_ends_when_they_are_read_again(tmp_path: Path, books: Path) -> None:
+    first = run(tmp_path, "--piece-characters", "400", "--val-share", "0")
+    (tmp_path / "out").rename(tmp_path / "before")
+    assert text.main([str(tmp_path / "before" / "train.jsonl"), "--raw", "--out", str(tmp_path / "out"), "--val-share", "0"]) == 0
+    again = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
+    assert [(row["text"], row["ends"]) for row in again] == [(row["text"], row["ends"]) for row in first]
+    assert not all(row["ends"] for row in again)
 
 
 def test_another_column_is_named(tmp_path: Path, books: Path) -> None:

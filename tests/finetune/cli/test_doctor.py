@@ -32,8 +32,11 @@ def test_every_extra_is_explained() -> None:
 def test_nothing_private_is_printed(tmp_path: Path) -> None:
     home = tmp_path / "anna_lee"
     (home / "secret_client").mkdir(parents=True)
+    (home / "a,secret_client").mkdir()
     given = {
-        "HOME": str(home), "HF_HOME": str(home / "secret_client" / "hf"), "HF_TOKEN": "hf_abcdef", "OVERTONE_TOKEN": "let-me-in",
+        "HOME": str(home), "HF_HOME": str(home / "My secret_client" / "hf"), "TMPDIR": str(home / "a,secret_client"),
+        "PIP_CONSTRAINT": "https://bob:pass@host", "NCCL_COMM_ID": "10.1.2.3:44", "LOGNAME": "anna.lee", "HF_HUB_CACHE": "s3://bob/x",
+        "XDG_CACHE_HOME": "/scratch/anna.lee/cache", "HF_TOKEN": "hf_abcdef", "OVERTONE_TOKEN": "let-me-in",
         "https_proxy": "http://anna:pass@proxy.client.example", "NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "wJalr",
         "PYTHONPATH": f"{home}/one:{home}/two", "UNRELATED": "unrelated-value",
     }  # fmt: skip
@@ -41,10 +44,23 @@ def test_nothing_private_is_printed(tmp_path: Path) -> None:
     given["PYTHONPATH"] += f":{ROOT}"
     done = subprocess.run(command, cwd=home / "secret_client", env=os.environ | given, capture_output=True, text=True, timeout=200)
     assert done.returncode in (0, 1), done.stderr
-    for private in ("anna", "secret_client", "hf_abcdef", "let-me-in", "proxy.client", "wJalr", "unrelated-value", f"{home}"):
+    for private in (
+        "bob",
+        "10.1.2.3",
+        "anna",
+        "secret_client",
+        "hf_abcdef",
+        "let-me-in",
+        "proxy.client",
+        "wJalr",
+        "unrelated-value",
+        f"{home}",
+    ):
         assert private not in done.stdout
     for shown in (
-        "HF_HOME=~/…",
+        "HF_HOME=~/…\n",
+        "XDG_CACHE_HOME=/scratch/…/cache",
+        "PIP_CONSTRAINT: is set",
         "HF_TOKEN: is set",
         "OVERTONE_TOKEN: is set",
         "https_proxy: is set",
@@ -61,7 +77,7 @@ def test_a_missing_or_wrong_package_of_the_core_is_a_problem(monkeypatch: pytest
     lines = [*doctor.describe_extras({"numpy": "1.26.4", "rich": "13.9", "boto3": "1.40"}, problems)]
     assert [each.partition(";")[0] for each in problems] == ["safetensors is missing", "numpy 1.26.4 is installed, >=2.0 is needed"]
     (ray,) = [line for line in lines if "ray-train" in line]
-    assert ray == "  ray-train, ray-tune: ray is missing; pip install -e .[ray]"
+    assert ray == "  ray-train, ray-tune: ray is missing; pip install -c constraints.txt -e '.[ray]'"
     assert "  s3:// addresses: complete" in lines
 
 
@@ -99,11 +115,28 @@ def test_a_wrong_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "--all" in capsys.readouterr().err
 
 
+def test_a_broken_installation_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "left_over-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert doctor.main([]) == 1
+    assert "problem: a package has no name or version" in capsys.readouterr().out
+    problems: list[str] = []
+
+    def fail(_: str) -> list[str]:
+        raise doctor.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(doctor.metadata, "requires", fail)
+    assert [*doctor.describe_extras({}, problems)] == [] and "overtone itself is not installed" in problems[0]
+
+
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [("a /home/u/x y", "a ~/… y"), ("A=/home/u", "A=~/…"), ("A=/home/user2/x", "A=/home/user2/x"), ("on box7 here", "on … here")],
+    ("value", "shown"), [("/home/u", "~/…"), ("/home/u/My, x:/opt", "~/…:/opt"), ("/home/user2/x", "/home/user2/x"), ("1", "1")]
 )
-def test_home_and_names_are_hidden(line: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_below_home_is_hidden(value: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.Path, "home", lambda: Path("/home/u"))
-    monkeypatch.setattr(doctor.platform, "node", lambda: "box7")
-    assert doctor.hide_home(line) == expected
+    assert f"  HF_HOME={shown}" in doctor.describe_environment({"HF_HOME": value})
+
+
+def test_the_name_of_the_machine_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.platform, "node", lambda: "box7.example.org")
+    assert doctor.hide_names("Linux box7.example.org, box7, box77") == "Linux …, …, box77"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from overtone.__main__ import GROUPS
 from overtone.finetune.verb_dispatch import flatten_groups
+from tests.browser import CHROMIUM
 from workshop.site import __main__ as site
 from workshop.site import reference
 
@@ -89,13 +89,12 @@ def address() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_browser_shows_it_without_anything_from_elsewhere(address: str) -> None:
-    browser_path = shutil.which("chromium")
-    if browser_path is None:
+    if CHROMIUM is None:
         pytest.skip("SKIPPED: `apt-get install chromium` brings the browser")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in (390, 1280):
             page = browser.new_page(viewport={"width": width, "height": 900})
             asked: list[str] = []

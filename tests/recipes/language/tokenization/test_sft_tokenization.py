@@ -289,6 +289,7 @@ def test_all_of_a_raw_text_is_learned_and_the_end_only_where_it_ends(family: str
     assert ids == [*begins, *of("It was cold.", add_special_tokens=False)["input_ids"], of.eos_token_id]
     assert mask == [False, *[True] * (len(ids) - 1)]
     assert tokenize_row({"text": "It was cold.", "ends": False}, of, "last") == (ids[:-1], mask[:-1])
+    assert tokenize_row({"text": f"It was cold.{of.eos_token}", "ends": True}, of, "last") == (ids, mask), "one end is enough"
     assert sft_tokenization.list_unused({"text": "It was cold.", "ends": True}, of, ()) == []
 
 
