@@ -137,6 +137,7 @@ CASES = {
     "translate": Case(("finetune", "translate"), ("accelerate.yaml", "--to", "launch"), write_launch_file),
     "cp": Case(("finetune", "cp"), ("llm_sft", "recipes/mine")),
     "where": Case(("finetune", "where"), (), writes=False),
+    "doctor": Case(("finetune", "doctor"), (), code=None, writes=False),
     "schema": Case(("finetune", "schema"), (), writes=False),
     "generate": Case(("finetune", "generate"), (*SPEAK, "--text", "Hello."), write_recordings),
     "chat": Case(("finetune", "chat"), ("--model", "model"), write_chat_model, code=None, writes=False),

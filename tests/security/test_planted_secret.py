@@ -108,6 +108,7 @@ def list_commands(planted: Planted) -> Commands:
         "cp": [["llm_sft", url], [url, "other"]],
         "where": [[url]],
         "schema": [["--recipe", url]],
+        "doctor": [[], [url]],
     }
 
 
