@@ -22,7 +22,7 @@ from overtone.finetune.data.cached_samples import Ids, RowPredictions, SamplesFi
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files, strict_json
 
-FORMAT = 1
+FORMAT = 2
 COLUMNS = 4
 """Columns of the index: number of the row, bytes of its own predictions, bytes of those of its prompt with another row's answer, checksum
 of both."""
@@ -46,8 +46,12 @@ class CacheKey:
     index."""
     precision: str
     """`train.precision`."""
+    device: str
+    """Type of the device, on which the rounding depends."""
     batches: str
     """Settings that divide the rows into micro-batches, on which the rounding depends."""
+    answers: str
+    """Answers that have predictions, as a phrase."""
     code: str
     """Version of the code that computes them."""
 
@@ -59,7 +63,9 @@ class CacheKey:
             "data": "it is of other data",
             "samples": "its rows have other tokens: the tokenizer, the chat template or an option that changes them is another one",
             "precision": f"it was computed with train.precision: {was.get('precision')}",
+            "device": f"it was computed on another type of device: {was.get('device')}",
             "batches": "its rows were divided into other micro-batches",
+            "answers": f"it was computed for {was.get('answers')}",
             "code": "it was computed by another version of the code",
         }
         return next((reasons[name] for name, value in asdict(self).items() if was.get(name) != value), None)

@@ -83,7 +83,9 @@ def _make_key(training: Training, rows: Rows, batches: str) -> CacheKey:
         data=rows.digest,
         samples=hashlib.sha256(np.ascontiguousarray(rows.index[:, [2, 7]]).tobytes()).hexdigest(),
         precision=training.config.train.precision,
-        batches=f"{batches}, {training.world.device.type}, {'two answers' if reference.divergence is not None else 'one answer'}",
+        device=training.world.device.type,
+        batches=batches,
+        answers="the answers of each row alone" if reference.divergence is None else "the answers of each row and of another one",
         code=sample_cache_key.code_version(find_recipe(training.config.recipe)),
     )
 

@@ -20,7 +20,7 @@ from overtone.finetune.data.cached_predictions import (
 from overtone.finetune.data.cached_samples import RowPredictions
 from overtone.finetune.errors import UserError
 
-KEY = CacheKey(base="b", data="d", samples="s", precision="fp32", batches="90", code="c")
+KEY = CacheKey(base="b", data="d", samples="s", precision="fp32", device="cpu", batches="90", answers="its own", code="c")
 
 
 def make_rows(*numbers: int, dtype: torch.dtype = torch.float32) -> list[RowPredictions]:
@@ -59,7 +59,9 @@ def make_rows_of(numbers: tuple[int, ...]) -> list[RowPredictions]:
     ("data", "it is of other data"),
     ("samples", "the tokenizer, the chat template or an option that changes them is another one"),
     ("precision", "it was computed with train.precision: fp32"),
+    ("device", "it was computed on another type of device: cpu"),
     ("batches", "its rows were divided into other micro-batches"),
+    ("answers", "it was computed for its own"),
     ("code", "it was computed by another version of the code"),
 ])  # fmt: skip
 def test_a_file_with_another_key_is_refused(tmp_path: Path, name: str, reason: str) -> None:

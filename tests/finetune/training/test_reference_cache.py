@@ -19,7 +19,7 @@ from overtone.finetune.config import Config, resolve
 from overtone.finetune.data import batching
 from overtone.finetune.data.batching import RankBatch
 from overtone.finetune.data.cached_predictions import CacheKey
-from overtone.finetune.data.cached_samples import RowPredictions
+from overtone.finetune.data.cached_samples import RowPredictions, Rows, read_head
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_log
@@ -187,6 +187,23 @@ def test_a_reference_of_another_template_base_or_data_is_not_used(
     assert all(map(torch.equal, [own for own, _ in found], [own for own, _ in expected]))
     if change in ("template", "base", "data"):
         assert not all(map(equal, before, found)), "without a check, the loss would compare with these"
+
+
+def test_a_reference_of_another_device_or_objective_is_refused_with_that_reason(base: Path, tmp_path: Path, world: World) -> None:
+    training = build(world, config_of(base, tmp_path, **{"data.val": "null"}))
+    rows, reference = training.rows, training.recipe.reference
+    assert isinstance(rows, Rows) and reference is not None and RECIPE.reference is not None
+    stored = read_head(rows.samples.path.with_suffix(".reference"))[0]["key"]
+
+    def find_difference(changed: Training) -> str | None:
+        return reference_cache._make_key(changed, rows, stored["batches"]).find_difference(stored)
+
+    assert find_difference(training) is None
+    other = replace(training, world=replace(world, device=torch.device("cuda")))
+    assert find_difference(other) == "it was computed on another type of device: cpu"
+    with_others = replace(reference, divergence=RECIPE.reference.divergence)
+    other = replace(training, recipe=replace(training.recipe, reference=with_others))
+    assert find_difference(other) == "it was computed for the answers of each row alone"
 
 
 def equal(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:
