@@ -39,6 +39,10 @@ class CacheKey:
 
     base: str
     """Digest of the base's weights and configuration."""
+    quantization: str
+    """`model.quantization`, null if the base has plain weights."""
+    packed: str
+    """Digest of the names of the weights that the quantization packs."""
     data: str
     """Digest of the data file."""
     samples: str
@@ -60,6 +64,8 @@ class CacheKey:
         was = stored if isinstance(stored, Mapping) else {}
         reasons = {
             "base": "it is of another base",
+            "quantization": f"it was computed with model.quantization: {was.get('quantization')}",
+            "packed": "other layers of the base were packed to 4 bits: model.lora.targets is another one",
             "data": "it is of other data",
             "samples": "its rows have other tokens: the tokenizer, the chat template or an option that changes them is another one",
             "precision": f"it was computed with train.precision: {was.get('precision')}",

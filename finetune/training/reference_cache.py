@@ -27,7 +27,7 @@ from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import run_on_all, run_on_main
 from overtone.finetune.errors import UserError, format_count
-from overtone.finetune.modeling import base_kl_loss
+from overtone.finetune.modeling import base_kl_loss, quantization
 from overtone.finetune.recipe import Batch, find_recipe
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
@@ -78,8 +78,11 @@ def _divide(training: Training, rows: Rows, trained: bool) -> tuple[list[MicroBa
 def _make_key(training: Training, rows: Rows, batches: str) -> CacheKey:
     reference = training.recipe.reference
     assert reference is not None  # `base_kl_loss.has_cached_reference`
+    packed = [sharding.plain_name(name) for name, _ in training.model.named_parameters() if quantization.weight_of(name)]
     return CacheKey(
         base=training.identity["base"]["digest"],
+        quantization=training.config.model.quantization or "null",
+        packed=hashlib.sha256("\n".join(sorted(packed)).encode()).hexdigest(),
         data=rows.digest,
         samples=hashlib.sha256(np.ascontiguousarray(rows.index[:, [2, 7]]).tobytes()).hexdigest(),
         precision=training.config.train.precision,

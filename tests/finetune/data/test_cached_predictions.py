@@ -20,7 +20,18 @@ from overtone.finetune.data.cached_predictions import (
 from overtone.finetune.data.cached_samples import RowPredictions
 from overtone.finetune.errors import UserError
 
-KEY = CacheKey(base="b", data="d", samples="s", precision="fp32", device="cpu", batches="90", answers="its own", code="c")
+KEY = CacheKey(
+    base="b",
+    quantization="null",
+    packed="p",
+    data="d",
+    samples="s",
+    precision="fp32",
+    device="cpu",
+    batches="90",
+    answers="its own",
+    code="c",
+)
 
 
 def make_rows(*numbers: int, dtype: torch.dtype = torch.float32) -> list[RowPredictions]:
@@ -56,6 +67,8 @@ def make_rows_of(numbers: tuple[int, ...]) -> list[RowPredictions]:
 
 @pytest.mark.parametrize(("name", "reason"), [
     ("base", "it is of another base"),
+    ("quantization", "it was computed with model.quantization: null"),
+    ("packed", "other layers of the base were packed to 4 bits: model.lora.targets is another one"),
     ("data", "it is of other data"),
     ("samples", "the tokenizer, the chat template or an option that changes them is another one"),
     ("precision", "it was computed with train.precision: fp32"),
