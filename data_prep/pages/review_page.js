@@ -41,20 +41,22 @@ const decide = (action) => act(async () => {
   await move(action === "undo" ? 0 : 1);
 });
 
+const steps = { previous: -1, next: 1 };
 for (const button of buttons) {
-  const steps = { previous: -1, next: 1 }[button.id];
   button.disabled = ids.length === 0;
-  button.addEventListener("click", () => (steps ? act(() => move(steps)) : decide(button.id)));
+  button.addEventListener("click", () => (steps[button.id] ? act(() => move(steps[button.id])) : decide(button.id)));
 }
 for (const select of document.querySelectorAll("#filters select")) select.addEventListener("change", () => find("filters").requestSubmit());
 
 const presses = { ArrowRight: "next", j: "next", ArrowLeft: "previous", k: "keep", r: "reject", u: "undo" };
 document.addEventListener("keydown", (event) => {
   const writing = event.target.matches(event.key === " " ? "input, textarea, select, button, audio" : "input, textarea, select, audio");
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find("text").click();
-  else if (writing || event.ctrlKey || event.metaKey || event.altKey) return;
-  else if (event.key === " ") player.paused ? player.play().catch(() => {}) : player.pause();
-  else if (presses[event.key]) find(presses[event.key]).click();
-  else return;
+  const saves = event.key === "Enter" && (event.ctrlKey || event.metaKey);
+  if (!saves && (writing || event.ctrlKey || event.metaKey || event.altKey)) return;
+  const pressed = saves ? "text" : presses[event.key];
+  if (!pressed && event.key !== " " && !(event.repeat && event.key === "Enter")) return;
   event.preventDefault();
+  if (event.repeat && !steps[pressed]) return; // a held key would decide about clips that nobody has played
+  if (event.key === " ") player.paused ? player.play().catch(() => {}) : player.pause();
+  else find(pressed).click();
 });

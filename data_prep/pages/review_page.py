@@ -12,6 +12,7 @@ from overtone.data_prep.clips.review_decisions import Action
 from overtone.data_prep.pages.rejection_advice import explain_reason
 from overtone.data_prep.pages.review_queue import ALL, ORDERS, WORST, build_queue, list_views, make_decision, select_clips
 from overtone.data_prep.pages.voice_dataset_loader import Dataset
+from overtone.finetune.errors import UserError
 from overtone.finetune.pages.jinja_environment import make_environment
 
 FOLDER = Path(__file__).parent
@@ -95,7 +96,11 @@ class ReviewSession:
     def save_decision(self, call: DecisionCall) -> None:
         """Write a decision. Raises `KeyError` for an unknown clip, `UserError` for one without a text or a file that cannot be written."""
         decision = make_decision(self.queue.clips[call.id], self.decisions.get(call.id), call.action, call.text, call.note)
-        review_decisions.append_decision(self.dataset.folder, decision)
+        try:
+            review_decisions.append_decision(self.dataset.folder, decision)
+        except OSError as error:
+            path = self.dataset.folder / review_decisions.REVIEW
+            raise UserError(f"{path} cannot be written ({error.strerror or error}); check its permissions, then decide again") from error
         self.decisions.pop(call.id, None)
         if call.action != "undo":
             self.decisions[call.id] = decision

@@ -10,6 +10,7 @@ from overtone.data_prep.clips.review_decisions import Action, Decision
 from overtone.data_prep.pages import voice_dataset_loader
 from overtone.data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
 from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 
@@ -57,9 +58,9 @@ def select_clips(queue: ReviewQueue, decisions: Mapping[str, Decision], view: st
 def make_decision(clip: ReportClip, before: Decision | None, action: Action, text: str, note: str) -> Decision:
     """Return the decision to save. It repeats an earlier corrected text, because only the last line of a clip counts.
 
-    Raises `UserError` if `action` is "text" and the text is empty.
+    Raises `UserError` if `action` is "text" and the text has no visible character.
     """
-    corrected = " ".join(text.split())
+    corrected = " ".join(remove_invisible(text)[0].split())
     if action == "undo":
         return Decision(id=clip.id, action="undo")
     if action == "text" and not corrected:

@@ -21,7 +21,14 @@ export async function request(path, body, signal) {
   const text = await response.text();
   let answer = {};
   try { answer = JSON.parse(text); } catch { answer = { detail: text }; }
-  throw new Error(answer.error?.message ?? answer.detail ?? `the server answered ${response.status}`);
+  throw new Error(answer?.error?.message || answer?.detail || `the server answered ${response.status}`);
+}
+
+/** Whether all inputs are valid. Shows the first one that is not: the browser cannot show a message in closed details. */
+export function check() {
+  const wrong = document.querySelector("input:invalid"), details = wrong?.closest("details");
+  if (details) details.open = true;
+  return wrong?.reportValidity() ?? true;
 }
 
 /** The lines of a response as they come. */

@@ -1,6 +1,7 @@
-import { find, readLines, request } from "./page.js";
+import { check, find, readLines, request } from "./page.js";
 
-// Each turn: { question, element, answers }, where answers has { model, text, element } by side. Each side sees its own answers only.
+// Each turn: { question, element, answers }, where answers has { model, text, body, end, element } by side: `body` is that of the request,
+// `end` the server's finish reason, "" for an answer that failed or was stopped. Each side sees its own answers only.
 let turns = [], working = null;
 
 const report = (text) => { find("problem").textContent = text; };
@@ -22,6 +23,13 @@ function listMessages(side, last) {
   return found;
 }
 
+function makeBody(turn, side) {
+  return {
+    model: turn.answers[side].model, messages: listMessages(side, turns.indexOf(turn)), stream: true,
+    temperature: number("temperature"), top_p: number("top-p"), seed: number("seed"), max_tokens: number("tokens"),
+  };
+}
+
 function clone(id) {
   return find(id).content.firstElementChild.cloneNode(true);
 }
@@ -36,7 +44,7 @@ function addTurn(question) {
     element.querySelector(".again").addEventListener("click", () => regenerate(turn, side));
     element.querySelector(".copy").addEventListener("click", () => copy(turn, side));
     turn.element.querySelector(".pair").append(element);
-    turn.answers[side] = { model, text: "", element };
+    turn.answers[side] = { model, text: "", body: null, end: "", element };
   }
   turns.push(turn);
   find("turns").append(turn.element);
@@ -53,28 +61,27 @@ async function readAnswer(response, answer) {
     end = event.choices[0]?.finish_reason ?? end;
     answer.element.querySelector(".words").textContent = answer.text;
   }
+  if (!end) throw new Error("The answer was broken off; see the server's log.");
   return end;
 }
 
 async function complete(turn, side, signal) {
   const answer = turn.answers[side], state = answer.element.querySelector(".state");
-  answer.text = "";
+  Object.assign(answer, { text: "", body: makeBody(turn, side), end: "" });
   answer.element.querySelector(".words").textContent = "";
   answer.element.querySelector(".buttons").hidden = true;
   answer.element.ariaBusy = "true";
   state.textContent = "Waiting for the model …";
-  const body = {
-    model: answer.model, messages: listMessages(side, turns.indexOf(turn)), stream: true,
-    temperature: number("temperature"), top_p: number("top-p"), seed: number("seed"), max_tokens: number("tokens"),
-  };
   try {
-    const end = await readAnswer(await request("/v1/chat/completions", body, signal), answer);
-    state.textContent = end === "length" ? "Cut off at the limit of tokens." : answer.text ? "" : "The answer is empty.";
+    answer.end = await readAnswer(await request("/v1/chat/completions", answer.body, signal), answer);
+    state.textContent = answer.end === "length" ? "Cut off at the limit of tokens." : answer.text ? "" : "The answer is empty.";
   } catch (error) {
     state.textContent = error.name === "AbortError" ? "Stopped." : error.message;
   }
   answer.element.ariaBusy = "false";
   answer.element.querySelector(".buttons").hidden = false;
+  // A model that is trained on a part of an answer learns to stop there.
+  answer.element.querySelector(".copy").hidden = !turns.every(({ answers }) => answers[side].end === "stop");
 }
 
 async function run(turn, sides) {
@@ -86,19 +93,13 @@ async function run(turn, sides) {
   enable();
 }
 
-/** Whether all settings are numbers in their range. Shows the first one that is not. */
-function check() {
-  const wrong = document.querySelector("input:invalid");
-  if (wrong) {
-    wrong.closest("details").open = true;
-    wrong.reportValidity();
-  }
-  return !wrong;
-}
-
 async function send() {
   const question = find("message").value.trim();
   if (working !== null || !question || !check()) return;
+  if (turns.some(({ answers }) => Object.values(answers).some(({ end }) => !end))) {
+    report("An answer failed or was stopped, and the next one would build on it: regenerate it, or edit its message, first.");
+    return;
+  }
   find("message").value = "";
   const turn = addTurn(question);
   turn.element.scrollIntoView({ block: "nearest" });
@@ -120,7 +121,9 @@ function edit(at) {
 
 async function regenerate(turn, side) {
   if (!check()) return;
-  if (!number("temperature") && number("top-p") === undefined) {
+  const { end, body } = turn.answers[side], next = makeBody(turn, side);
+  const greedy = next.temperature === 0 || (next.temperature === undefined && next.top_p === undefined);
+  if (end && greedy && JSON.stringify(body) === JSON.stringify(next)) {
     report("A greedy answer is always the same: choose a temperature in the settings first.");
     return;
   }
@@ -130,8 +133,8 @@ async function regenerate(turn, side) {
 }
 
 async function copy(turn, side) {
-  const answer = { role: "assistant", content: turn.answers[side].text };
-  find("row").value = JSON.stringify({ messages: [...listMessages(side, turns.indexOf(turn)), answer] });
+  const { body, text } = turn.answers[side];
+  find("row").value = JSON.stringify({ messages: [...body.messages, { role: "assistant", content: text }] });
   find("copied").hidden = false;
   try {
     await navigator.clipboard.writeText(find("row").value);

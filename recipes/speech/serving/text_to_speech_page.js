@@ -1,7 +1,7 @@
-import { find, readJson, readLines, request } from "./page.js";
+import { check, find, readJson, readLines, request } from "./page.js";
 
 const voices = readJson("voices"), sides = ["a", "b"], clone = "the reference clip";
-let clip = null, recorder = null, speaking = null;
+let clip = null, newestClip = 0, recording = null, speaking = null;
 
 const report = (text) => { find("message").textContent = text; };
 const choose = (side) => ({ model: find(`model-${side}`).value, voice: find(`voice-${side}`).value });
@@ -34,7 +34,7 @@ function show(update) {
 }
 
 async function speak() {
-  if (speaking !== null) return;
+  if (speaking !== null || !check()) return;
   speaking = new AbortController();
   report("");
   enable();
@@ -55,6 +55,7 @@ async function speak() {
 }
 
 async function keepClip(file, name) {
+  const number = ++newestClip;
   clip = null;
   enable();
   report("");
@@ -62,11 +63,14 @@ async function keepClip(file, name) {
   const form = new FormData();
   form.append("files", file, name);
   try {
-    ({ clip } = await (await request("/clip", form)).json());
+    const answer = await (await request("/clip", form)).json();
+    if (number !== newestClip) return; // another clip was chosen while this one was sent
+    clip = answer.clip;
     find("clip-state").textContent = `${name}: ready. Choose “${clone}” as the voice of a model that can clone.`;
     find("clip-player").src = URL.createObjectURL(file);
     find("clip-player").hidden = false;
   } catch (error) {
+    if (number !== newestClip) return;
     find("clip-state").textContent = "No clip yet.";
     report(error.message);
   }
@@ -74,26 +78,30 @@ async function keepClip(file, name) {
 }
 
 async function record() {
-  if (recorder !== null) { recorder.stop(); return; }
+  if (recording !== null) { recording.stop(); return; }
+  find("record").disabled = true; // a second click would start a second recorder
+  let stream = null;
   try {
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: true }), pieces = [];
-    recorder = new MediaRecorder(stream);
+    stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    const recorder = new MediaRecorder(stream), pieces = [];
     recorder.addEventListener("dataavailable", ({ data }) => pieces.push(data));
     recorder.addEventListener("stop", () => {
       const type = recorder.mimeType.split(";")[0];
       for (const track of stream.getTracks()) track.stop();
-      recorder = null;
+      recording = null;
       find("record").textContent = "Record again";
       find("record").ariaPressed = "false";
       keepClip(new Blob(pieces, { type }), type === "audio/mp4" ? "recording.m4a" : type === "audio/ogg" ? "recording.ogg" : "recording.webm");
     });
     recorder.start();
+    recording = recorder;
     find("record").textContent = "Stop recording";
     find("record").ariaPressed = "true";
   } catch (error) {
-    recorder = null;
+    for (const track of stream?.getTracks() ?? []) track.stop();
     report(`The microphone cannot be used (${error.message}). Browsers allow it on this machine or over https.`);
   }
+  find("record").disabled = false;
 }
 
 for (const side of sides) {

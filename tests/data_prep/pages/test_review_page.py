@@ -57,11 +57,16 @@ def test_a_reopened_page_shows_earlier_decisions(made, tmp_path) -> None:
 
 def test_a_decision_that_cannot_be_saved_is_reported(made, tmp_path) -> None:
     session = ReviewSession(made)
-    with pytest.raises(UserError, match="enter the transcript"):
-        session.save_decision(decision("c0", "text", "  "))
+    for unseen in ("  ", "\u200b", " \u00ad\u2060 "):
+        with pytest.raises(UserError, match="enter the transcript"):
+            session.save_decision(decision("c0", "text", unseen))
     with pytest.raises(KeyError):
         session.save_decision(decision("another", "text", "Hello."))
     assert not (tmp_path / review_decisions.REVIEW).exists()
+    (tmp_path / review_decisions.REVIEW).mkdir()
+    with pytest.raises(UserError, match=rf"{review_decisions.REVIEW} cannot be written \(.*; check its permissions"):
+        session.save_decision(decision("c0", "keep", "Text of c0."))
+    assert session.decisions == {}, "what is not on disk is not shown as decided"
 
 
 def test_an_empty_list_shows_no_clip(made) -> None:

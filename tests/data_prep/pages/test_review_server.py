@@ -205,17 +205,29 @@ def test_keyboard_shortcuts_work_in_a_browser_without_external_requests(mixed_da
     command = [sys.executable, "-m", "data_prep", "review", str(folder), "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline().startswith("review: ")
-    with sync_playwright() as tools, browser.open_view(tools) as view:
+    with sync_playwright() as tools, browser.open_view(tools, "status of 500") as view:
         view.goto(f"http://127.0.0.1:{port}/")
         said = view.get_by_label("Transcript")
         first = said.input_value()
         browser.check_look(view)
-        view.keyboard.press("r")
+        bodies = ["", "null"]
+        view.route("**/decision", lambda route: route.fulfill(status=500, body=bodies.pop()), times=len(bodies))
+        while bodies:
+            view.keyboard.press("k")
+            view.get_by_text("the server answered 500").wait_for()
+        view.keyboard.down("r")
         browser.wait_until(view, "(before) => document.querySelector('#said').value !== before", first)
+        for _ in range(3):
+            view.keyboard.down("r")  # of a held key
+        view.keyboard.up("r")
         second = said.input_value()
         said.fill("Quite another text.")
-        view.keyboard.press("Control+Enter")
+        view.keyboard.down("Control")
+        view.keyboard.down("Enter")
         browser.wait_until(view, "() => document.querySelector('#said').value !== 'Quite another text.'")
+        view.keyboard.down("Enter")
+        view.keyboard.up("Enter")
+        view.keyboard.up("Control")
         third = said.input_value()
         view.get_by_role("button", name="Keep").click()
         browser.wait_until(view, "(before) => document.querySelector('#said').value !== before", third)

@@ -81,9 +81,20 @@ def test_a_browser_chats_with_two_models_edits_and_copies(served: Served) -> Non
         message.fill(QUESTION)
         message.press("Enter")
         view.get_by_text("the model takes 96 tokens").wait_for()
+        copies = view.get_by_role("button", name="Copy as a row")
+        assert copies.count() == 1, "a failed answer is no row"
+        message.fill(SECOND)
+        message.press("Enter")
+        view.get_by_text("An answer failed or was stopped").wait_for()
+        assert view.locator("#turns li").count() == 2 and message.input_value() == SECOND
+        with view.expect_request("**/v1/chat/completions"):  # the same request, which may succeed now
+            view.get_by_role("button", name="Regenerate").last.click()
+        view.get_by_label("System prompt").fill("")
+        view.get_by_role("button", name="Regenerate").last.click()
+        browser.wait_until(view, "() => [...document.querySelectorAll('.answer .state')].at(-1).textContent === ''")
+        assert copies.count() == 2
         view.get_by_role("button", name="New conversation").click()
         assert view.locator("#turns li").count() == 0
-        view.get_by_label("System prompt").fill("")
         view.get_by_label("Temperature").fill("9")
         message.fill(QUESTION)
         message.press("Enter")

@@ -452,20 +452,44 @@ def test_a_browser_compares_and_clones_and_sends_no_other_requests(exports: dict
         browser.check_look(view)
         view.get_by_role("button", name="Speak").click()
         browser.wait_until(view, "() => document.querySelector('#result-b b')?.innerText === 'fresh-base · the reference clip'")
-        view.get_by_role("button", name="Record", exact=True).click()
+        view.evaluate(
+            """() => {
+              const media = navigator.mediaDevices, open = media.getUserMedia.bind(media), record = document.querySelector("#record");
+              window.streams = [];
+              media.getUserMedia = async (wanted) => { window.streams.push(await open(wanted)); return window.streams.at(-1); };
+              record.click();
+              record.click();
+            }"""
+        )
         view.get_by_role("button", name="Stop recording").wait_for()
         view.wait_for_timeout(1500)  # what Chromium's own microphone sends
         view.get_by_role("button", name="Stop recording").click()
         view.get_by_text("recording.webm: ready").wait_for()
+        states = view.evaluate("() => window.streams.flatMap((one) => one.getTracks()).map((track) => track.readyState)")
+        assert states == ["ended"], "a double click records once, and the microphone is off afterwards"
+        late = list[Any]()
+        view.route("**/clip", lambda route: late.append(route), times=1)
+        view.get_by_label("Clip of 5 to 15 s").set_input_files({"name": "late.flac", "mimeType": "audio/flac", "buffer": clip.read_bytes()})
+        while not late:
+            view.wait_for_timeout(20)
+        view.get_by_label("Clip of 5 to 15 s").set_input_files(clip)
+        view.get_by_text("low.flac: ready").wait_for()
+        with view.expect_response("**/clip"):
+            late[0].fulfill(status=400, json={"detail": "of the first clip"})
         view.get_by_label("Model B").select_option("")
+        assert view.get_by_text("low.flac: ready").is_visible() and view.get_by_text("of the first clip").count() == 0
         view.get_by_label("Model A").select_option("fresh-base")
         view.get_by_label("Voice A").select_option(CLIP)
         view.get_by_label("Text", exact=True).press("Shift+Enter")
         browser.wait_until(view, "() => document.querySelector('#result-a b')?.innerText === 'fresh-base · the reference clip'")
         assert view.locator("#result-b audio").count() == 0
+        seed = view.get_by_label("Seed")
         view.get_by_text("Settings").click()
-        view.get_by_label("Seed").fill("-1")
-        view.get_by_role("button", name="Stop", exact=True).wait_for()
+        seed.fill("-1")
+        view.get_by_text("Settings").click()
+        assert not seed.is_visible()
+        view.get_by_role("button", name="Speak").click()
+        assert seed.is_visible() and seed.evaluate("(one) => one === document.activeElement && one.validationMessage !== ''")
         assert view.get_by_role("button", name="Stop", exact=True).is_disabled()
     with (
         server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served,
