@@ -20,12 +20,13 @@ OUTCOMES = ("completed", "cancelled", "failed", "deadline", "queue_full", "shutt
 class ServerMetrics:
     """Metrics of a server since it started, and the registry that contains them. Any thread may count."""
 
-    def __init__(self, subject: str, first_part: str, api_path: str, models: Collection[str], results: Mapping[str, str]) -> None:
+    def __init__(self, subject: str, first_part: str, paths: frozenset[str], models: Collection[str], results: Mapping[str, str]) -> None:
         """`subject`: `speech` or `chat`, part of the names of most metrics. `first_part`: kind of the first part of a result, `audio` or
-        `text`. `api_path`: path of the API for requests. `results`: name → description of each counter of what the models generated."""
+        `text`. `paths`: those of requests that a model answers, of the API and of the page. `results`: name → description of each counter
+        of what the models generated."""
         prometheus_client.disable_created_metrics()  # else each counter has a twin with the time at which it was made
         self.registry, self.open_calls = CollectorRegistry(), 0
-        self._api_path = api_path
+        self._paths = paths
 
         def count(name: str, about: str, labels: tuple[str, ...] = ("model",)) -> Counter:
             return Counter(f"overtone_{name}", about, labels, registry=self.registry)
@@ -35,7 +36,7 @@ class ServerMetrics:
 
         self._responses = count("http_requests_total", "HTTP requests by path and status.", ("method", "path", "status"))
         self.requests = count(f"{subject}_requests_total", "Requests by how they ended.", ("model", "outcome"))
-        gauge(f"http_{subject}_responses_open", "Responses of the API in progress.").set_function(lambda: self.open_calls)
+        gauge(f"http_{subject}_responses_open", "Responses in progress that a model generates.").set_function(lambda: self.open_calls)
         self.queue_depth = gauge(f"{subject}_queue_depth", "Requests that wait or are in a batch.")
         self.queue_limit = gauge(f"{subject}_queue_limit", "Requests of a model that may wait; more get status 429.")
         self.results = {name: count(f"{subject}_{name}_total", about) for name, about in results.items()}
@@ -51,7 +52,7 @@ class ServerMetrics:
                 metric.labels(model)
 
     def count_responses(self, app: ASGIApp) -> ASGIApp:
-        """Middleware that counts responses by method, path and status, and the open ones of the API.
+        """Middleware that counts responses by method, path and status, and the open ones of `paths`.
 
         Paths that the server does not have count as `other`, like unusual methods: a label with any path would grow without limit.
         """
@@ -61,18 +62,18 @@ class ServerMetrics:
                 await app(scope, receive, send)
                 return
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-            path = scope["path"] if scope["path"] in (self._api_path, "/v1/models", "/health", "/metrics") else "other"
+            path = scope["path"] if scope["path"] in (*self._paths, "/v1/models", "/health", "/metrics") else "other"
 
             async def count(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     self._responses.labels(method, path, message["status"]).inc()
                 await send(message)
 
-            is_api_call = path == self._api_path
-            self.open_calls += is_api_call
+            is_generated = path in self._paths
+            self.open_calls += is_generated
             try:
                 await app(scope, receive, count)
             finally:
-                self.open_calls -= is_api_call
+                self.open_calls -= is_generated
 
         return counted

@@ -48,7 +48,7 @@ class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece]):
         """`lanes`: the running batch of each model (`open_lane`). `room`: most requests of a model that wait. `deadline_seconds`: longest
         time to a complete answer. `typed`: other names of the models."""
         results = {"prompt_tokens": "Tokens of the prompts of accepted requests.", "answer_tokens": "Tokens of their answers."}
-        metrics = ServerMetrics("chat", "text", "/v1/chat/completions", models, results)
+        metrics = ServerMetrics("chat", "text", frozenset({"/v1/chat/completions"}), models, results)
         super().__init__(lanes, metrics, room, deadline_seconds, typed)
         self.models = models
 

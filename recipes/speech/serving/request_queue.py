@@ -39,7 +39,7 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
         """`slots`: how many requests a model speaks at once, if it can. `longest_seconds`: limit of a passage. The other parameters are
         those of `RequestQueue`."""
         results = {"audio_seconds": "Duration of the generated speech."}
-        metrics = ServerMetrics("speech", "audio", "/v1/audio/speech", models, results)
+        metrics = ServerMetrics("speech", "audio", frozenset({"/v1/audio/speech", "/speak"}), models, results)
         lanes = {name: open_lane(voice, slots, longest_seconds) for name, voice in models.items()}
         super().__init__(lanes, metrics, room, deadline_seconds, typed)
         self.models = models

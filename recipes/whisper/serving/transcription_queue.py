@@ -62,7 +62,8 @@ class TranscriptionQueue(RequestQueue[TranscriptionRequest, Transcript]):
         typed: Mapping[str, str],
     ) -> None:
         """`decoder`: used by the one thread alone. `limits`: of a recording. The others as of `RequestQueue`."""
-        metrics = ServerMetrics("transcription", "text", API_PATH, models, {"audio_seconds": "Duration of the transcribed recordings."})
+        results = {"audio_seconds": "Duration of the transcribed recordings."}
+        metrics = ServerMetrics("transcription", "text", frozenset({API_PATH}), models, results)
 
         def transcribe(model: Any, request: TranscriptionRequest) -> Iterator[Transcript]:
             yield transcribe_file(model, decoder, request.path, "file", request.language, limits, request.require_wanted)

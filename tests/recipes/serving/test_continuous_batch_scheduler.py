@@ -66,7 +66,9 @@ def run(scenario: Scenario, slots: int = 2, room: int = 2, held: bool = False) -
     batch = CountingBatch(slots, held)
 
     async def run_scenario() -> None:
-        scheduler = BatchScheduler[Request, str]({"m": batch}, ServerMetrics("chat", "text", "/v1/chat/completions", ("m",), {}), room)
+        scheduler = BatchScheduler[Request, str](
+            {"m": batch}, ServerMetrics("chat", "text", frozenset({"/v1/chat/completions"}), ("m",), {}), room
+        )
         try:
             await asyncio.wait_for(scenario(scheduler, batch), 60)
             assert scheduler.pending == 0

@@ -99,7 +99,9 @@ def add_endless_route(app: FastAPI, queue: RequestQueue[str, int]) -> None:
 def test_clients_read_that_the_server_is_shutting_down(capsys: pytest.CaptureFixture[str]) -> None:
     """After the wait, one client waits for its turn, and another one's response has begun."""
     app, port = FastAPI(), loopback.free_port()
-    queue = RequestQueue({"m": OneAtATime[str, int](count_without_end)}, ServerMetrics("chat", "text", "/count", ("m",), {}), 4, 60)
+    queue = RequestQueue(
+        {"m": OneAtATime[str, int](count_without_end)}, ServerMetrics("chat", "text", frozenset({"/count"}), ("m",), {}), 4, 60
+    )
     add_endless_route(app, queue)
     config = uvicorn.Config(app, "127.0.0.1", port, log_level="warning", timeout_graceful_shutdown=60)
     server = DrainingServer(config, lambda: queue.pending > 0, queue.refuse_new, queue.fail_waiting, drain_seconds=0.2)

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 
-SPEECH = "/v1/audio/speech"
+SPEECH, PAGE = "/v1/audio/speech", "/speak"
 
 
 def make_metrics(*models: str) -> ServerMetrics:
-    return ServerMetrics("speech", "audio", SPEECH, models, {"audio_seconds": "Duration."})
+    return ServerMetrics("speech", "audio", frozenset({SPEECH, PAGE}), models, {"audio_seconds": "Duration."})
 
 
 def read_page(metrics: ServerMetrics) -> dict[str, list[tuple[str, Mapping[str, str], float]]]:
@@ -81,12 +81,15 @@ def test_responses_are_counted_by_path_and_status() -> None:
         seen.append(read_open())
         return PlainTextResponse("", 429)
 
-    app = Starlette(routes=[Route(SPEECH, speak, methods=["POST"])], middleware=[Middleware(metrics.count_responses)])
+    app = Starlette(
+        routes=[Route(path, speak, methods=["POST"]) for path in (SPEECH, PAGE)], middleware=[Middleware(metrics.count_responses)]
+    )
     with TestClient(app) as client:
         client.post(SPEECH)
+        client.post(PAGE)
         for number in range(3):
             client.get(f"/secret-{number}")
         client.request("BREW", "/v1/models")
     counts = {tuple(labels.values()): value for _, labels, value in read_page(metrics)["overtone_http_requests counter"]}
-    assert counts == {("POST", SPEECH, "429"): 1, ("GET", "other", "404"): 3, ("other", "/v1/models", "404"): 1}
-    assert seen == [1] and read_open() == metrics.open_calls == 0
+    assert counts == {("POST", SPEECH, "429"): 1, ("POST", PAGE, "429"): 1, ("GET", "other", "404"): 3, ("other", "/v1/models", "404"): 1}
+    assert seen == [1, 1] and read_open() == metrics.open_calls == 0

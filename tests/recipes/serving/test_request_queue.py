@@ -34,7 +34,7 @@ def generate(request: str) -> Iterator[int]:
 
 def run(scenario: Callable[[CountedQueue], Awaitable[None]], deadline_seconds: float = 60) -> CollectorRegistry:
     async def run_scenario() -> CollectorRegistry:
-        metrics = ServerMetrics("chat", "text", "/v1/chat/completions", ("m",), {})
+        metrics = ServerMetrics("chat", "text", frozenset({"/v1/chat/completions"}), ("m",), {})
         queue = CountedQueue({"m": OneAtATime[str, int](generate)}, metrics, 4, deadline_seconds)
         try:
             await scenario(queue)

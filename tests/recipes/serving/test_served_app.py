@@ -25,7 +25,7 @@ TOKEN = "t" * 40
 
 def make_queue(done: list[str], waiting: int = 0) -> Any:
     return SimpleNamespace(
-        metrics=ServerMetrics("test", "text", "/v1/work", ("mine",), {}),
+        metrics=ServerMetrics("test", "text", frozenset({"/v1/work"}), ("mine",), {}),
         draining=False,
         pending=waiting,
         refuse_new=lambda: done.append("refuse"),

@@ -180,3 +180,16 @@ def test_closing_the_server_fails_the_current_request() -> None:
         await closing
 
     run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/speak"])
+def test_draining_waits_for_the_responses_of_the_api_and_of_the_page(path: str) -> None:
+    speech, seen = SpeechQueue({}, room=1), list[int]()
+
+    async def respond(*_: Any) -> None:
+        seen.append(speech.metrics.open_calls)
+
+    counted: Any = speech.metrics.count_responses(respond)
+    asyncio.run(counted({"type": "http", "method": "POST", "path": path}, None, None))
+    speech.close()
+    assert seen == [1] and speech.metrics.open_calls == 0
