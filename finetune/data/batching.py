@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ import torch
 from torch import Tensor
 
 from overtone.finetune.config import Data, Train
-from overtone.finetune.data import sample_serialization
+from overtone.finetune.data import cached_samples, sample_serialization
 from overtone.finetune.data.cached_samples import Ids, RowPredictions, Rows, suggest_rebuild
 from overtone.finetune.data.keyed_permutation import derive_key, permute
 from overtone.finetune.data.mixture import MixedLengths, MixedRows
 from overtone.finetune.data.packing import best_fit, fill
-from overtone.finetune.errors import UserError
+from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import REFERENCE, Batch, Recipe, Sample
 from overtone.finetune.storage import strict_json
 
@@ -267,9 +266,17 @@ class Loader:
 
     def _add_predictions(self, batch: Batch, rows: Iterable[int], choose: Callable[[RowPredictions], Tensor]) -> Batch:
         """The batch of these rows with what the base predicts for them, if that was computed before."""
-        found = [self._predict(row) for row in rows]
-        known = [choose(each) for each in found if each is not None]
-        return replace(batch, tensors={**batch.tensors, REFERENCE: torch.cat(known)}) if known else batch
+        known = [(row, choose(each)) for row in rows if (each := self._predict(row)) is not None]
+        if not known:
+            return batch
+        reference = self._recipe.reference
+        assert reference is not None and reference.cache is not None  # finetune/training/reference_cache.py has computed them
+        for (row, values), needed in zip(known, reference.cache.count(batch), strict=True):
+            if len(values) != needed:  # a single one would be broadcast in silence
+                path = self._rows.cache_of(row).with_suffix(cached_samples.REFERENCE)
+                found = f"its cached reference has {format_count(len(values), 'prediction')}, and its answers need {needed:,}"
+                raise UserError(f"{self._rows.where(row)}: {found}; {suggest_rebuild(path)}")
+        return replace(batch, tensors={**batch.tensors, REFERENCE: torch.cat([values for _, values in known])})
 
     def _predict(self, row: int) -> RowPredictions | None:
         try:
@@ -297,15 +304,13 @@ class Loader:
             for group in groups
         )
 
-    @cached_property
-    def _longest_row(self) -> int:
-        return int(self._rows.lengths.max())
-
     def _find_mismatch(self, row: int, mismatch: Callable[[Sample, Sample, int], Sample | None]) -> Sample:
-        own, passed = self.sample(row), [row]
+        """The prompt of a row with another row's answer. It depends on the file of the row alone, so that it is the same in training, in an
+        evaluation and in a cached reference, whatever other files they have."""
+        own, passed, longest = self.sample(row), [row], self._rows.longest_beside(row)
         other = self._other_prompts.get(row, self._rows.previous(row))
         while other != row:
-            if (found := mismatch(own, self.sample(other), self._longest_row)) is not None:
+            if (found := mismatch(own, self.sample(other), longest)) is not None:
                 if len(passed) > 1:  # all of them have the same prompt: without this, each would be compared with all before it
                     self._other_prompts |= dict.fromkeys(passed, other)
                 return found

@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,6 +101,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @cached_property
+    def _longest(self) -> int:
+        return int(self.lengths.max())
+
+    def longest_beside(self, _row: int) -> int:
+        """Return the positions of the longest row in the file of this row."""
+        return self._longest
 
     def where(self, row: int) -> str:
         return f"{self.path}:{self.index[row, 3]}"

@@ -134,6 +134,11 @@ class MixedRows:
         rows, own = self._locate(row)
         return rows.where(own)
 
+    def longest_beside(self, row: int) -> int:
+        """Return the positions of the longest row in the file of this row."""
+        rows, own = self._locate(row)
+        return rows.longest_beside(own)
+
     def previous(self, row: int) -> int:
         """Number of the row before this one in its file; the last row of a file precedes its first."""
         rows, own = self._locate(row)

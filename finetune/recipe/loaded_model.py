@@ -89,7 +89,7 @@ class Divergence(Generic[OptionsT]):
     nearest one before it in the data file whose prompt differs, and the last row precedes the first; so the estimate depends on the rows of
     the step, and on neither micro-batches nor ranks. An evaluation has one estimate, over all its rows.
 
-    A prompt with another row's answer has at most as many positions as the longest row of the data: the answer is cut there, because the
+    A prompt with another row's answer has at most as many positions as the longest row of its file: the answer is cut there, because the
     model may have no more positions. Those of a micro-batch are divided into batches of at most `train.micro_tokens`.
     """
 

@@ -1,9 +1,9 @@
 """Computes the predictions of the base that a recipe's loss compares with once, before the first step, for a recipe with a
 `PredictionCache`.
 
-The model has the weights of its base then, so it needs no copy of the base. The rows are divided into the micro-batches of the first epoch
-of training, or of an evaluation; ranks take these in turn, and each writes parts of its own. So the predictions do not depend on the
-number of ranks, and a killed run resumes after its last parts, also on another number of ranks.
+The model has the weights of its base then, so it needs no copy of the base. The rows of each file are divided into the micro-batches of its
+first epoch of training, or of an evaluation; ranks take these in turn, and each writes parts of its own. So the predictions do not depend
+on the number of ranks, and a killed run resumes after its last parts, also on another number of ranks.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from overtone.finetune.data import batching, sample_serialization
 from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, Step
 from overtone.finetune.data.cached_samples import RowPredictions, Rows, SamplesFile, compute_checksum, open_rows
 from overtone.finetune.data.index_building import Measured, build_index
+from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import REFERENCE, Batch, Divergence, Reference, Sample
+from overtone.finetune.recipe import REFERENCE, Batch, Divergence, PredictionCache, Reference, Sample
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -291,7 +293,7 @@ def join_texts(sample: Sample, other: Sample, positions: int) -> Sample | None:
 
 
 def list_mismatched(
-    texts: list[str],
+    rows: list[str] | MixedRows,
     *micros: MicroBatch,
     mismatch: Callable[[Sample, Sample, int], Sample | None] = join_texts,
     largest: int | None = None,
@@ -304,7 +306,7 @@ def list_mismatched(
         return Batch({str(place): sample["ids"] for place, sample in enumerate(samples)}, {})
 
     recipe = replace(tiny.RECIPE, reference=reference, collate=collate, pack=collate)
-    loader = Loader(rows_in_memory(texts), recipe, 0, 1, largest=largest)
+    loader = Loader(rows_in_memory(rows) if isinstance(rows, list) else rows, recipe, 0, 1, largest=largest)
     try:
         turns = loader.turns(micros)
     finally:
@@ -318,12 +320,19 @@ def test_a_row_gets_the_answer_of_the_nearest_row_before_it_with_another_prompt(
     assert list_mismatched(texts, MicroBatch((2,), 2, 0), MicroBatch((3, 0), 4, 0)) == [["bbAA"], ["ddCC", "aaDD"]]
 
 
-def test_a_prompt_with_another_answer_is_no_longer_than_the_longest_row() -> None:
-    def join_whole_texts(sample: Sample, other: Sample, positions: int) -> Sample:
-        return {"ids": torch.cat([sample["ids"], other["ids"]])[:positions]}
+def join_whole_texts(sample: Sample, other: Sample, positions: int) -> Sample:
+    return {"ids": torch.cat([sample["ids"], other["ids"]])[:positions]}
 
+
+def test_a_prompt_with_another_answer_is_no_longer_than_the_longest_row_of_its_file() -> None:
     found = list_mismatched(["aaaaaa", "bbb", "cccc"], MicroBatch((1,), 3, 0), MicroBatch((2,), 4, 0), mismatch=join_whole_texts)
     assert found == [["bbbaaa"], ["ccccbb"]], "also of a micro-batch without the longest row"
+    files = tuple(
+        replace(rows_in_memory(texts), digest=digest) for texts, digest in ((["aaaaaa", "bbb", "cccc"], "1"), (["d" * 9, "eee"], "2"))
+    )
+    mixed = MixedRows(files, ("short", "long"), (Fraction(1, 2),) * 2)
+    found = list_mismatched(mixed, MicroBatch((1,), 3, 0), MicroBatch((2,), 4, 0), MicroBatch((4,), 3, 0), mismatch=join_whole_texts)
+    assert found == [["bbbaaa"], ["ccccbb"], ["eeedddddd"]], "with other files, the answers are those of the file alone"
 
 
 @pytest.mark.parametrize(("packed", "expected"), [(True, [3, 3]), (False, [1, 5])])
@@ -344,18 +353,23 @@ def test_batches_have_the_predictions_of_their_rows() -> None:
     def predict(row: int) -> RowPredictions:
         if row == 5:
             raise UserError("it was changed")
-        return RowPredictions(row, torch.tensor([row, row + 0.5]), torch.tensor([-1.0 * row]))
+        return RowPredictions(row, torch.tensor([row] if row == 4 else [row, row + 0.5]), torch.tensor([-1.0 * row, 0]))
 
     def collate(samples: list[Sample]) -> Batch:
-        return Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {})
+        return Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {"samples": len(samples)})
 
     divergence = Divergence(needed=lambda _: True, mismatch=join_texts)
-    reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence)
+    cache = PredictionCache(needed=lambda _: True, count=lambda batch: [2] * batch.targets["samples"])
+    reference = Reference(predict=lambda _, batch: batch.tensors["ids"], needed=lambda _: True, divergence=divergence, cache=cache)
     rows = replace(rows_in_memory(texts), predictions=predict)
     loader = Loader(rows, replace(tiny.RECIPE, reference=reference, collate=collate), 0, 1, largest=20)
     (turn,) = loader.turns((MicroBatch((3, 1, 2), 12, 0),))
     assert turn.batch.tensors[REFERENCE].tolist() == [3, 3.5, 1, 1.5, 2, 2.5]
-    assert [batch.tensors[REFERENCE].tolist() for batch in turn.mismatched] == [[-3], [-1], [-2]]
+    assert [batch.tensors[REFERENCE].tolist() for batch in turn.mismatched] == [[-3, 0], [-1, 0], [-2, 0]]
+    with pytest.raises(
+        UserError, match=r"memory\.jsonl:5: its cached reference has 1 prediction, and its answers need 2; delete .*\.reference"
+    ):
+        loader.batch(MicroBatch((3, 4), 8, 0))
     with pytest.raises(UserError, match=r"memory\.jsonl:6: it was changed"):
         loader.batch(MicroBatch((5,), 4, 0))
     loader.close()

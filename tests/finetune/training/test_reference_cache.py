@@ -96,6 +96,35 @@ def test_a_run_has_the_same_numbers_as_with_the_live_reference(base: Path, tmp_p
     assert runs["live"][-1]["val/kl"] > 1e-6, "the model has moved"
 
 
+def make_answer(prompt: str, answer: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}], [{"role": "assistant", "content": answer}]
+    return {"prompt": messages[0], "completion": messages[1], "label": len(answer) > len(prompt)}
+
+
+@pytest.mark.slow
+def test_kto_of_several_files_has_the_numbers_of_a_live_reference_up_to_rounding(base: Path, tmp_path: Path, world: World) -> None:
+    """The long answer after the long prompt is cut at the longest row of the short file, not of the mixture."""
+    short = [make_answer("Yes or no?", "I am a machine. I am a machine."), make_answer("Is it cold? It is cold. Is it?", "No.")]
+    long = [make_answer("Who are you?", "I am a machine. " * 4), make_answer("Good day. " * 4, "And to you.")]
+    for name, rows in {"short": short, "long": long, "short_val": [*short, *LABELLED], "long_val": [*LABELLED, *long]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = {
+        "data.train": "null",
+        "data.mix": f"[{{path: {tmp_path}/short.jsonl, weight: 1}}, {{path: {tmp_path}/long.jsonl, weight: 1}}]",
+        "data.val": f"[{tmp_path}/short_val.jsonl, {tmp_path}/long_val.jsonl]",
+        "options.objective": "kto",
+    }
+    runs = []
+    for name in ("live", "cached"):
+        (tmp_path / name).mkdir()
+        runs.append(list_numbers(world, config_of(base, tmp_path / name, **changes, **{"options.reference": name})))
+    for one, other in zip(*runs, strict=True):
+        numbers = [name for name, value in one.items() if isinstance(value, float)]
+        assert one.keys() == other.keys() and any("mismatched_kl" in name for name in numbers)
+        assert [one[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=1e-4, abs=1e-6)
+    assert len(runs[0]) == 2 * STEPS + 1 and abs(runs[0][-1]["val/mismatched_kl"]) > 1e-6, "the model has moved"
+
+
 @pytest.mark.slow
 def test_later_epochs_have_the_numbers_of_a_live_reference_up_to_rounding(base: Path, tmp_path: Path, world: World) -> None:
     """Their micro-batches have other rows, and a kernel may add in another order."""
