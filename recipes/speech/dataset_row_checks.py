@@ -16,7 +16,7 @@ CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
 
 
 def check_is_speech(row: Row, recipe: str) -> None:
-    """Raise `UserError` for a row of a chat, which belongs to another recipe than `recipe`."""
+    """Raises `UserError` for a row of a chat, which belongs to another recipe than `recipe`."""
     if found := sorted(CHAT_KEYS & row.keys()):
         raise UserError(
             f"the row is a chat (it has {', '.join(found)}), and {recipe} trains on speech; use --recipe llm_sft for chats, or give the "

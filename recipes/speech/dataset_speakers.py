@@ -84,7 +84,7 @@ def visit_speakers(data: Data, recipe: str, default: str | None, add_row: Callab
 
 
 def require_trained(name: str, trained: Collection[str]) -> None:
-    """Raise `UserError` for a speaker of the validation data who is not in the training data."""
+    """Raises `UserError` for a speaker of the validation data who is not in the training data."""
     if name not in trained:
         known = ", ".join(sorted(trained))
         raise UserError(f"speaker {name!r} is not trained: the training data has only {known}; remove the row")

@@ -59,7 +59,7 @@ class SpeechFolder(ABC):
         return request_checks.find_speaker(given, self.speakers, self.folder)
 
     def check_reference(self, request: SpeechRequest) -> None:
-        """Raise `UserError` for a request whose reference clip cannot be used."""
+        """Raises `UserError` for a request whose reference clip cannot be used."""
         if not self.can_clone:
             raise UserError(
                 "--reference: this model speaks only with its trained voices, and cannot clone one; give one of its speakers: "
@@ -68,7 +68,7 @@ class SpeechFolder(ABC):
         request_checks.check_clip(request)
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists the valid values, for a request that the model cannot speak."""
+        """Raises `UserError`, which lists the valid values, for a request that the model cannot speak."""
         request_checks.check_text(request)
         if request.reference is None:
             self.choose_language(request.language, self.find_speaker(request.speaker))

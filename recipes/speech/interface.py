@@ -94,13 +94,14 @@ class Voice(Protocol):
         """When the model was exported, in seconds since the epoch."""
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists the alternatives, for a request that this model cannot speak. Called from any thread."""
+        """Raises `UserError`, which lists the alternatives, for a request that this model cannot speak. Called from any thread."""
 
     def check_language(self, language: str | None, speaker: str | None) -> None:
-        """Raise `UserError` if the model cannot speak that language (None: the speaker's own). Called from any thread."""
+        """Raises `UserError` if the model cannot speak that language (None: the speaker's own). Called from any thread."""
 
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> Sequence[SpeechResult]:
-        """Speech for each request, in their order. The same seed gives the same speech, whatever else is in the batch."""
+        """Speech for each request, in their order. The same seed gives the same speech, whatever else is in the batch. A request alone may
+        have other kernels than two or more, and so scores that differ in their last bits."""
 
     def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
         """Chunks [samples] float32 while they are generated; together they equal the wave of `speak`. A caller may stop at any chunk. The
@@ -124,8 +125,8 @@ class BatchingVoice(Protocol):
 
     def open_batch(self, slots: int, longest_seconds: float) -> RunningBatch[SpokenRequest, np.ndarray]:
         """A batch of at most `slots` requests at once, prepared for speech of at most `longest_seconds`; longer speech makes the others
-        wait for that preparation. The pieces are chunks [samples] float32; a request has the same codes as in
-        `Voice.stream`, whatever else is in the batch."""
+        wait for that preparation. The pieces are chunks [samples] float32; a request has the same codes whatever else
+        is in the batch, and those of `Voice.stream` but for the kernels of a request alone (see `Voice.speak`)."""
 
 
 class VoiceFolder(Protocol):
@@ -143,7 +144,7 @@ class VoiceFolder(Protocol):
         """The first speaker that was trained; None if the folder names none."""
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError` for a request that the model cannot speak, as `Voice.check` does."""
+        """Raises `UserError` for a request that the model cannot speak, as `Voice.check` does."""
 
     def complete(self, request: SpeechRequest) -> SpeechRequest:
         """A request that passed `check`, with the speaker (None: cloned) and language (None: it has none) in which it is spoken."""

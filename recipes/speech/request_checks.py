@@ -25,19 +25,19 @@ def check_model_config(folder: Path, kind: Kind) -> dict[str, Any]:
 
 
 def check_text(request: SpeechRequest) -> None:
-    """Raise `UserError` for a text with nothing to speak."""
+    """Raises `UserError` for a text with nothing to speak."""
     if not has_speech(request.text):
         raise UserError(f'the text {request.text[:40]!r} has nothing to speak; give words, as in --text "Hello, this is my voice."')
 
 
 def check_length(text: str, tokens: int, most: int) -> None:
-    """Raise `UserError` for a text of more tokens than the model takes."""
+    """Raises `UserError` for a text of more tokens than the model takes."""
     if tokens > most:
         raise UserError(f"a text of {tokens} tokens is too long for this model, which takes {most}; shorten it: {text[:60]!r} …")
 
 
 def check_clip(request: SpeechRequest) -> None:
-    """Raise `UserError` if the reference clip does not exist, or the request names a speaker too."""
+    """Raises `UserError` if the reference clip does not exist, or the request names a speaker too."""
     if request.speaker is not None:
         raise UserError("--speaker and --reference each choose a voice; give one of them")
     if request.reference is not None and not request.reference.is_file():

@@ -73,7 +73,7 @@ class SamplingScheme:
 
 
 def check_numbers(settings: Mapping[str, Any]) -> None:
-    """Raise `UserError` for a number out of range. `settings`: those of a scheme, and those that every speech model has, by name."""
+    """Raises `UserError` for a number out of range. `settings`: those of a scheme, and those that every speech model has, by name."""
     for name, value in settings.items():
         if not is_valid(name, value):
             hint = "; --greedy always takes the most likely code" if name.endswith("temperature") else ""

@@ -34,7 +34,7 @@ def describe_training_files(trained: Sequence[Path]) -> tuple[str, str]:
 
 
 def check_dataset_codec(data: Data, codec: Codec) -> None:
-    """Raise `UserError` if `overtone codes` recorded another codec beside a data file: decoded by this one, its codes would give other
+    """Raises `UserError` if `overtone codes` recorded another codec beside a data file: decoded by this one, its codes would give other
     sounds."""
     for file in (*list_training_files(data), *list_validation_files(data)):
         stored = read_codes_summary(file.parent)

@@ -19,7 +19,7 @@ class CheckedFolder(Protocol):
     def folder(self) -> Path: ...
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError` for a request that the model cannot speak, as `VoiceFolder.check` does."""
+        """Raises `UserError` for a request that the model cannot speak, as `VoiceFolder.check` does."""
 
 
 class LoadedVoice:
@@ -50,5 +50,5 @@ class LoadedVoice:
         return int((self._folder.folder / CONFIG).stat().st_mtime)
 
     def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
+        """Raises `UserError`, which lists what exists, for a request that this model cannot speak."""
         self._folder.check(request)

@@ -18,9 +18,10 @@ from transformers import CsmForConditionalGeneration
 from overtone.recipes.csm.inference.decoding import CsmBatch, CsmDecoder
 from overtone.recipes.csm.inference.exported_folder import ExportedCsm
 from overtone.recipes.csm.model import tiny_checkpoint
-from overtone.recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
 from workshop.benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 
+GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
     "Random weights, fp32, greedy, codes alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, "

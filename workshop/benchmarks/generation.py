@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from overtone.finetune.storage import files
-from overtone.recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
@@ -42,6 +42,7 @@ NOTE = (
 )
 TEXT = "She counted the boats in the harbour and wrote the number down."
 Codes = list[list[list[int]]]
+GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 
 
 def main() -> None:

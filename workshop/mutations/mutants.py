@@ -349,6 +349,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/codec_lm/inference/decoding.py",
+        "        self._stray.copy_(stray)\n",
+        "",
+        "tests/recipes/codec_lm/inference/test_decoding.py::test_a_running_request_is_not_blamed_for_the_token_of_another",
+        "speech without the constraint stops because of a token that only a request beside it could choose",
+    ),
+    Mutant(
+        "recipes/speech/frame_synthesizer.py",
+        "        batch.reserve(prompts, limit)\n",
+        "",
+        "tests/recipes/speech/test_frame_synthesizer.py::test_room_is_made_once_for_the_longest_prompt_of_a_batch",
+        "a longer prompt doubles the cache of a file's texts, and both caches exist at once",
+    ),
+    Mutant(
+        "recipes/codec_lm/inference/decoding.py",
         "            if stray:",
         "            if len(stray) > 1:",
         "tests/recipes/codec_lm/inference/test_synthesizer.py::test_tokens_that_are_no_codes_are_an_error",
@@ -1898,10 +1912,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "top-p keeps the complement of the requested probability",
     ),
     Mutant(
-        "recipes/speech/decoding/token_sampling.py",
-        "torch.where(scores < 0, scores * self.repetition_penalty, scores / self.repetition_penalty)",
-        "scores / self.repetition_penalty",
-        "tests/recipes/speech/decoding/test_token_sampling.py::test_filtered_scores_equal_those_of_transformers",
+        "recipes/speech/decoding/per_row_sampling.py",
+        "torch.where(scores < 0, scores * self._penalty, scores / self._penalty)",
+        "scores / self._penalty",
+        "tests/recipes/speech/decoding/test_per_row_sampling.py::test_each_row_is_sampled_with_its_own_settings",
         "the repetition penalty makes codes with negative scores more likely",
     ),
     Mutant(

@@ -110,7 +110,10 @@ class SpeechTokenBatch(FrameBatch[RowCache, Sequence[int], TokenSampler]):
         self._generated[row, ids] = True  # as in transformers, the penalty is also for tokens of the prompt
         self._stray[row] = -1
         # All rows are computed, as in a frame, so that the choice has the same arithmetic; the other rows keep their state.
+        stray = self._stray.clone()
         choice = self._choose(state.expand(self.cache.rows, -1), 0, self.random[1, 0])[row]
+        stray[row] = self._stray[row]
+        self._stray.copy_(stray)
         self.first[row] = choice
         self._generated[row, self.decoder.token_ids[0][choice]] = True
         return row

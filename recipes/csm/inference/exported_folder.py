@@ -77,7 +77,7 @@ class ExportedCsm(SpeechFolder):
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def check_reference(self, request: SpeechRequest) -> None:
-        """Raise `UserError` for a clip that cannot be used, and for one without its transcript."""
+        """Raises `UserError` for a clip that cannot be used, and for one without its transcript."""
         super().check_reference(request)
         if not (request.reference_text or "").strip():
             raise UserError(

@@ -65,7 +65,7 @@ def explain_failure(base: Path, error: Exception) -> UserError:
 
 
 def check_parts(config: PretrainedConfig, base: Path) -> None:
-    """Raise `UserError` if backbone, depth decoder and codec disagree about the codes."""
+    """Raises `UserError` if backbone, depth decoder and codec disagree about the codes."""
     depth, codec, place = config.depth_decoder_config, config.codec_config, base / CONFIG
     if (found := getattr(codec, "model_type", None)) != CODEC_TYPE:
         raise UserError(f"{place}: codec_config.model_type is {found!r}, expected {CODEC_TYPE!r}; give another model")

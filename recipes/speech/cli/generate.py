@@ -132,7 +132,7 @@ class GenerateCommand:
 
 
 def check_replaced(out: Path, wav: Path, model: str | None = None) -> None:
-    """Raise `UserError` if `wav`, which `--out` would replace, was not generated, or with another `model` than this one."""
+    """Raises `UserError` if `wav`, which `--out` would replace, was not generated, or with another `model` than this one."""
     if wav == STDOUT or not wav.is_file():
         return
     mark = read_synthetic_mark(wav)

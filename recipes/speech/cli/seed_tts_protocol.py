@@ -119,7 +119,7 @@ def can_clone(recipe: SpeechRecipe, system: System) -> bool:
 
 
 def check_items(recipe: SpeechRecipe, speaking: Sequence[System], prompts: Sequence[Prompt], args: argparse.Namespace) -> None:
-    """Raise `UserError`, with file and line, for utterances that a system cannot speak."""
+    """Raises `UserError`, with file and line, for utterances that a system cannot speak."""
     problems = list[RowProblem]()
     for prompt in prompts:
         for system in speaking:

@@ -7,7 +7,7 @@ CUDA it is captured once for each plan and attention window.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,8 @@ from .ragged_kv_cache import ROWS_MULTIPLE, RowSlots
 PROMPT = 256
 """Slots that `capture_frames` adds for the prompt: enough for a passage of text and a reference clip of 10 s."""
 Cache = TypeVar("Cache", bound=RowSlots)
-PromptT = TypeVar("PromptT")
+PromptT = TypeVar("PromptT", bound=Sized)
+"""The length of a prompt is the slots that it takes."""
 SamplerT = TypeVar("SamplerT")
 SamplerInT = TypeVar("SamplerInT", contravariant=True)
 
@@ -76,7 +77,7 @@ class FrameBatch(ABC, Generic[Cache, PromptT, SamplerT]):
     """Owns the cache and all tensors that a frame reads and writes. A subclass computes one frame of all rows.
 
     The codes of a request do not depend on the other rows: see `RowCache` for the arithmetic; and its random numbers come from its seed
-    alone, as in `draw_random_numbers`.
+    alone. They are those of NumPy's Philox generator with that seed, fp64 in [0, 1): one for each codebook of frame 0, then of frame 1, ….
     """
 
     unit: ClassVar[str] = "frames"
@@ -170,6 +171,12 @@ class FrameBatch(ABC, Generic[Cache, PromptT, SamplerT]):
                 f"choose {smaller} or a smaller {self.limit_option}"
             ) from None
 
+    @torch.inference_mode()
+    def reserve(self, prompts: Sequence[PromptT], limit: int) -> None:
+        """Make room for requests with these prompts and at most `limit` frames. So none of them enlarges the cache when it joins, which
+        would need the memory of the old and of the new one."""
+        self.cache.reserve(self._limit(max(map(len, prompts)) + self._positions * limit))
+
     def take_row(self, prompt: Tensor, sampler: SamplerT, seed: int, limit: int) -> tuple[int, Tensor]:
         """A free row, whose prompt [S, …] is read, and the state of its last position; the other parameters are those of `join`.
 
@@ -195,8 +202,8 @@ class FrameBatch(ABC, Generic[Cache, PromptT, SamplerT]):
         return slots if self._most is None else min(slots, self._most)
 
     def _reserve(self, slots: int) -> None:
-        """Make room for a request. A cache that is too small grows to at least twice its size if the memory suffices, because each growth
-        drops the captured frames."""
+        """Make room for a request of a server, whose later ones are not known: a cache that is too small grows to at least twice its size
+        if the memory suffices, because each growth drops the captured frames."""
         if slots > self.cache.slots:
             with suppress(torch.OutOfMemoryError):
                 self.cache.reserve(max(slots, self._limit(2 * self.cache.slots)))

@@ -71,7 +71,7 @@ class RowSampling:
         return torch.where(self._greedy, likeliest, sample_codes(scores.softmax(-1), random))
 
     def penalize_repetition(self, scores: Tensor, generated: Tensor) -> Tensor:
-        """Penalize repetition as `CodeSampler.penalize_repetition` does, with each row's own penalty."""
+        """Lower the scores [rows, V] of codes that were already `generated` [rows, V], with each row's own penalty."""
         if not self.penalizes:
             return scores
         moved = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)

@@ -7,11 +7,10 @@ other rows or on the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +36,7 @@ class CodeSampler:
     top_p: float = 1.0
     """1: no limit."""
     repetition_penalty: float = 1.0
-    """1: no penalty."""
+    """1: no penalty. `RowSampling.penalize_repetition` applies it."""
 
     def choose(self, scores: Tensor, random: Tensor) -> Tensor:
         """Scores [B, V] fp32, random numbers [B] fp64 in [0, 1) → codes [B]."""
@@ -52,13 +51,6 @@ class CodeSampler:
             scores = torch.where(scores < border, -torch.inf, scores)
         return apply_top_p(scores, self.top_p) if self.top_p < 1 else scores
 
-    def penalize_repetition(self, scores: Tensor, generated: Tensor) -> Tensor:
-        """Lower the scores [B, V] of codes that were already `generated` [B, V]."""
-        if self.repetition_penalty == 1.0:
-            return scores
-        moved = torch.where(scores < 0, scores * self.repetition_penalty, scores / self.repetition_penalty)
-        return torch.where(generated, moved, scores)
-
 
 @dataclass(frozen=True)
 class FrameSampler:
@@ -68,9 +60,6 @@ class FrameSampler:
     """Codebook 0, predicted by the backbone."""
     others: CodeSampler
     """The other codebooks, predicted by a smaller model from the backbone's state."""
-
-
-GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 
 
 def make_samplers(scheme: SamplingScheme, model_settings: Mapping[str, Any], requested: SpeechSampling) -> list[CodeSampler]:
@@ -105,10 +94,3 @@ def sample_codes(probabilities: Tensor, random: Tensor) -> Tensor:
     shares = probabilities.double().cumsum(-1)
     found = torch.searchsorted(shares, (random * shares[:, -1])[:, None], right=True)
     return found.squeeze(1).clamp(max=probabilities.shape[-1] - 1)
-
-
-def draw_random_numbers(seeds: Sequence[int], frames: int, codebooks: int) -> Tensor:
-    """[frames, codebooks, rows] fp64 in [0, 1). Each row's numbers depend only on its seed, and the first frames do not depend on
-    `frames`."""
-    streams = [np.random.Generator(np.random.Philox(seed)).random((frames, codebooks)) for seed in seeds]
-    return torch.from_numpy(np.stack(streams, -1))

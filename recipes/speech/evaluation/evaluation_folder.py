@@ -36,7 +36,7 @@ def default_out(model: Path) -> Path:
 
 
 def check_out(out: Path, with_clips: bool = False) -> None:
-    """Raise `UserError` for a folder with files that no evaluation wrote, or with a complete evaluation; one that was killed is continued
+    """Raises `UserError` for a folder with files that no evaluation wrote, or with a complete evaluation; one that was killed is continued
     from its beginning. `with_clips`: the clips of a complete evaluation are needed."""
     if others := find_others(out):
         raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")

@@ -115,7 +115,7 @@ def transcripts_wer(transcripts: Iterable[tuple[str, str]], language: str) -> fl
 
 
 def check_whisper(name: str, option: str = "--asr") -> None:
-    """Raise `UserError`, in the name of the flag or config key, if there is no Whisper model with that name. Downloads a published one,
+    """Raises `UserError`, in the name of the flag or config key, if there is no Whisper model with that name. Downloads a published one,
     without loading it."""
     try:
         if faster_whisper_engine.is_faster_whisper(name):
@@ -149,7 +149,7 @@ def describe_retry(name: str) -> dict[str, Any]:
 
 
 def require_languages(recognizer: Recognizer, spoken: Iterable[str]) -> None:
-    """Raise `UserError` for a language that the model does not support."""
+    """Raises `UserError` for a language that the model does not support."""
     for language in sorted(spoken):
         whisper_languages.find_whisper_code(
             None if language == manifest.AUTO else language, whisper_engine.is_multilingual(recognizer.model)

@@ -31,7 +31,7 @@ def speak_prompts(recipe: SpeechRecipe, folder: Path, prompts: list[str]) -> lis
 
 
 def check_prompts(prompts: Collection[str], speakers: Collection[str]) -> None:
-    """Raise `UserError` for a prompt without words, or with a speaker who is not trained, before the run starts."""
+    """Raises `UserError` for a prompt without words, or with a speaker who is not trained, before the run starts."""
     for prompt in prompts:
         request = parse_prompt(prompt, None)
         if not request.text:

@@ -53,7 +53,7 @@ def load_scoring_models(items: Sequence[Item], encoders: Sequence[SimilarityEnco
 
 
 def check_clips(items: Sequence[Item]) -> None:
-    """Raise `UserError` for a recording or reference clip that cannot be decoded, before hours of generation."""
+    """Raises `UserError` for a recording or reference clip that cannot be decoded, before hours of generation."""
     for path in {path for item in items for path in (item.recording, item.reference) if path is not None}:
         read_clip(path)
 

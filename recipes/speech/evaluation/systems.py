@@ -108,7 +108,7 @@ def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
 
 
 def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
-    """Raise `UserError`, which lists the alternatives, for an item that a system cannot speak. Reads no weights."""
+    """Raises `UserError`, which lists the alternatives, for an item that a system cannot speak. Reads no weights."""
     if system.way == "cloned" and item.reference is None:
         raise UserError('the row has no reference audio to clone from; add "ref_audio" to it, or give --reference CLIP for all such rows')
     if system.step is None:

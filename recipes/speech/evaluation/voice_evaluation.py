@@ -129,7 +129,7 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
 
 
 def check_numbers(limit: int | None, batch: int, max_seconds: float, reference: Path | None) -> None:
-    """Raise `UserError` for a number that is out of range, and for a reference clip that is missing."""
+    """Raises `UserError` for a number that is out of range, and for a reference clip that is missing."""
     for name, value in (("limit", limit), ("batch", batch)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: must be at least 1")
@@ -140,7 +140,7 @@ def check_numbers(limit: int | None, batch: int, max_seconds: float, reference: 
 
 
 def check_card(model: Path) -> None:
-    """Raise `UserError` for a model without a model card of its own that can get results."""
+    """Raises `UserError` for a model without a model card of its own that can get results."""
     if systems.is_run(model):
         raise UserError(f"--card: {model} is a run, which has no model card; export it, and evaluate the export")
     if commit_of(model) is not None:

@@ -160,7 +160,7 @@ def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check:
 
 
 def check_numbers(options: SelectionOptions) -> None:
-    """Raise `UserError` for a number that is out of range."""
+    """Raises `UserError` for a number that is out of range."""
     if not options.strengths:
         raise UserError("--strengths: give at least one, such as 1")
     for strength in options.strengths:
@@ -176,7 +176,7 @@ def check_numbers(options: SelectionOptions) -> None:
 
 
 def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
-    """Raise `UserError` if the base of a checkpoint is missing or was changed: every strength is computed from it."""
+    """Raises `UserError` if the base of a checkpoint is missing or was changed: every strength is computed from it."""
     known = list[object]()
     for path in found:
         state = checkpoint.read_state(path)
@@ -186,7 +186,7 @@ def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
 
 
 def check_recordings(items: Sequence[Item], rows: Sequence[Item], data: Path) -> None:
-    """Raise `UserError` for a speaker without a real clip of another text, to which the speech of a text could be similar."""
+    """Raises `UserError` for a speaker without a real clip of another text, to which the speech of a text could be similar."""
     clips: dict[str, set[Path | None]] = {}
     for row in rows:
         clips.setdefault(row.speaker, {None}).update((row.recording, row.reference))

@@ -68,7 +68,7 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
 
 
 def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling: SpeechSampling) -> None:
-    """Raise `UserError`, with the text, for one that a model cannot speak."""
+    """Raises `UserError`, with the text, for one that a model cannot speak."""
     for text in texts:
         try:
             for passage in list_passages(text, exported, sampling):

@@ -81,7 +81,7 @@ class ExportedModel(SpeechFolder):
         return len(tokenize_text(text, self.processor))
 
     def check_reference(self, request: SpeechRequest) -> None:
-        """Raise `UserError` unless the folder is a base export, the clip exists, and the request names no speaker."""
+        """Raises `UserError` unless the folder is a base export, the clip exists, and the request names no speaker."""
         if not self.can_clone:
             raise UserError(f"--reference: {self.folder} is a custom_voice export and has no speaker encoder; export with --format base")
         super().check_reference(request)

@@ -41,6 +41,10 @@ class PromptEmbeddings:
     beside: Tensor
     """[L, H]: text added to frames 0, 1, …; the last vector is added to all later frames."""
 
+    def __len__(self) -> int:
+        """Positions before the first frame."""
+        return len(self.before)
+
 
 class PromptEmbedder:
     """Embeds prompts with the tables of a `Qwen3TTSTalkerForConditionalGeneration`."""

@@ -30,7 +30,7 @@ SAMPLES = 3
 @dataclass(frozen=True)
 class CountingFolder(SpeechFolder):
     speakers: tuple[str, ...] = ("high", "low")
-    longest_text: int = 50
+    longest_text: int = 500
 
     def count_tokens(self, text: str, request: SpeechRequest) -> int:
         return len(text)
@@ -60,7 +60,7 @@ class CountingBatch(FrameBatch[CountedSlots, str, CodeSampler]):
 
     @torch.inference_mode()
     def join(self, prompt: str, sampler: CodeSampler, seed: int, limit: int) -> int:
-        row, _ = self.take_row(torch.zeros(1), sampler, seed, limit)
+        row, _ = self.take_row(torch.zeros(len(prompt)), sampler, seed, limit)
         self.lengths[row] = sum(map(str.isalpha, prompt))
         return row
 
@@ -139,6 +139,14 @@ def test_speech_that_ends_at_once_is_silent(voice: CountingVoice) -> None:
     assert chunks == [] and result.wave.shape == (0,) and result.ended
     (whole,) = voice.speak([SpeechRequest("1", "low")], SpeechSampling(max_seconds=9))
     assert whole.codes.shape == (0, 2) and whole.ended
+
+
+def test_room_is_made_once_for_the_longest_prompt_of_a_batch(voice: CountingVoice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 + 5,160 slots, rounded up; the end of a text of digits is its first frame."""
+    made = list[int]()
+    monkeypatch.setattr(CountedSlots, "_grow", lambda _, size: made.append(size))
+    voice.speak([SpeechRequest("1" * count, "low") for count in (30, 500)], SpeechSampling(max_seconds=516))
+    assert made == [6144]
 
 
 def test_requests_are_checked_before_anything_is_generated(voice: CountingVoice) -> None:

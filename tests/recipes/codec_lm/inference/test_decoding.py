@@ -105,6 +105,18 @@ def test_a_sequence_without_the_constraint_that_is_not_well_formed_is_an_error(o
         opened.run(TokenSampler(greedy=False, temperature=50.0, constrained=False), [0])
 
 
+def test_a_running_request_is_not_blamed_for_the_token_of_another(opened: Opened) -> None:
+    """A prompt without its end is followed by a token that is no code. Its row leaves; the other one has chosen only codes."""
+    batch, sampler = SpeechTokenBatch(opened.decoder, 2), TokenSampler(greedy=True, constrained=False)
+    batch.join(opened.prompts[0], sampler, 0, 20)
+    batch.leave(batch.join(opened.prompts[1][:3], sampler, 1, 20))
+    (spoken,) = batch.finish([0])
+    assert spoken.codes.tolist() == opened.speak(sampler, [0])[0]
+    batch.join(opened.prompts[1][:3], sampler, 1, 20)
+    with pytest.raises(UserError, match="where a code was expected"):
+        batch.step()
+
+
 def test_speech_that_does_not_end_is_cut_off(opened: Opened) -> None:
     (result,) = opened.run(GREEDY, [0], frames=3)
     assert len(result.codes) == 3 and not result.ended

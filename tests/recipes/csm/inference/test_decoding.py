@@ -14,11 +14,12 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.csm.inference.decoding import CsmBatch, CsmDecoder
 from overtone.recipes.csm.model.sequence_layout import CsmTokens, tokenize_prompt
 from overtone.recipes.speech.decoding.continuous_batching import DecodedCodes
-from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
 from tests.finetune.synchronizations import report, synchronizations
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm
 
 TEXTS = (("Please close the window, the rain comes in over the books.", 0), ("Hi.", 1), ("It is late!", 17))
+GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 SAMPLED = FrameSampler(CodeSampler(False, 0.9, 20, 0.95), CodeSampler(False, 0.8, 10))
 MOST = 24
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import GenerationConfig
 
 from overtone.recipes.csm.model.sampling_settings import DEFAULTS, SCHEME, CsmSampling
-from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler, make_frame_sampler
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler, make_frame_sampler
 from overtone.recipes.speech.interface import SpeechSampling
 from tests.recipes.csm.tiny_csm import load_stock
 
@@ -23,7 +23,7 @@ OWN = {"do_sample": True, "temperature": 0.9, "top_k": 50, "depth_decoder_do_sam
         (CsmSampling(), OWN, FrameSampler(CodeSampler(False, 0.9, 50), CodeSampler(False, 0.8, 50))),
         (SpeechSampling(temperature=0.5), OWN, FrameSampler(CodeSampler(False, 0.5, 50), CodeSampler(False, 0.8, 50))),
         (CsmSampling(depth_decoder_top_k=1), {}, FrameSampler(CodeSampler(True, 1.0, 50), CodeSampler(False, 1.0, 1))),
-        (CsmSampling(greedy=True, temperature=0.5), OWN, GREEDY),
+        (CsmSampling(greedy=True, temperature=0.5), OWN, FrameSampler(CodeSampler(True), CodeSampler(True))),
     ],
 )
 def test_a_request_overrides_the_model_and_the_model_overrides_transformers(

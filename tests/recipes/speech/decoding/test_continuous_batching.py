@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +15,7 @@ from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoder
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
 from overtone.recipes.speech.decoding.per_row_sampling import IDLE, RowSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
-from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from tests.recipes.speech.decoding.recorded_graphs import RecordedGraph, imitate_graphs
 
 
@@ -40,6 +43,12 @@ def batch() -> RandomNumbers:
     )
     layers = CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama")
     return RandomNumbers(RowCache(layers, count_rows(2)), 2)
+
+
+def draw_random_numbers(seeds: Sequence[int], frames: int, codebooks: int) -> Tensor:
+    """[frames, codebooks, rows] fp64 in [0, 1): the random numbers of requests with these seeds."""
+    streams = [np.random.Generator(np.random.Philox(seed)).random((frames, codebooks)) for seed in seeds]
+    return torch.from_numpy(np.stack(streams, -1))
 
 
 def join(batch: RandomNumbers, seed: int, limit: int) -> int:
@@ -155,6 +164,16 @@ def test_a_cache_doubles_up_to_the_positions_and_the_memory(
     if memory == 1536:
         with pytest.raises(torch.OutOfMemoryError):
             join(batch, 0, 1600)
+
+
+def test_room_is_made_for_the_longest_of_several_prompts(batch: RandomNumbers) -> None:
+    prompts = [torch.zeros(30, 16), torch.zeros(500, 16)]
+    RandomNumbers(batch.cache, 2, most=700).reserve(prompts, 600)
+    assert batch.cache.slots == 1024, "not more than the positions of the model"
+    batch.reserve(prompts, 600)
+    for seed, prompt in enumerate(prompts):
+        batch.join(prompt, IDLE, seed, 600)
+    assert batch.cache.slots == 1536
 
 
 def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:

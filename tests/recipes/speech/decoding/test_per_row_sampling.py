@@ -1,8 +1,10 @@
-"""Tests of `overtone.recipes.speech.decoding.per_row_sampling`: each row gets what `CodeSampler` chooses for it alone."""
+"""Tests of `overtone.recipes.speech.decoding.per_row_sampling`: each row gets what `CodeSampler` chooses for it alone, after
+the repetition penalty of transformers."""
 
 from __future__ import annotations
 
 import torch
+from transformers.generation import RepetitionPenaltyLogitsProcessor
 
 from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
@@ -30,10 +32,13 @@ def test_each_row_is_sampled_with_its_own_settings() -> None:
         scores = torch.randn(len(SAMPLERS), 40, generator=chance) * 2
         generated = torch.rand(len(SAMPLERS), 40, generator=chance) < 0.3
         random = torch.rand(len(SAMPLERS), generator=chance, dtype=torch.float64)
-        together = rows.choose(rows.penalize_repetition(scores, generated), random).tolist()
+        penalized = rows.penalize_repetition(scores, generated)
+        together = rows.choose(penalized, random).tolist()
         for row, sampler in enumerate(SAMPLERS):
-            alone = sampler.choose(sampler.penalize_repetition(scores[row : row + 1], generated[row : row + 1]), random[row : row + 1])
-            assert together[row] == alone.item(), sampler
+            penalize = RepetitionPenaltyLogitsProcessor(sampler.repetition_penalty)
+            expected = penalize(generated[row].nonzero().T, scores[row : row + 1])
+            torch.testing.assert_close(penalized[row : row + 1], expected)
+            assert together[row] == sampler.choose(expected, random[row : row + 1]).item(), sampler
         chosen.add(tuple(together))
     assert len(chosen) == 50
 

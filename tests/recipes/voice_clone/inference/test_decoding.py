@@ -12,7 +12,7 @@ from transformers.generation import LogitsProcessorList, MinNewTokensLengthLogit
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from overtone.recipes.speech.decoding.continuous_batching import DecodedCodes
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache
-from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
 from overtone.recipes.voice_clone.inference import decoding, stock_qwen_tts
 from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
@@ -21,6 +21,7 @@ from overtone.recipes.voice_clone.model.sequence_layout import tokenize_text
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")
+GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 SAMPLED = CodeSampler(False, 0.9, 50, 0.95, 1.05)
 MOST = 12
 NEVER = torch.iinfo(torch.int64).max
@@ -103,7 +104,7 @@ def test_a_lower_frame_limit_does_not_change_earlier_frames(model: NanoModels) -
 
 def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> None:
     (prompt,) = model.prompts([1])
-    ids = replace(model.decoder.ids, positions=len(prompt.before) + 4)
+    ids = replace(model.decoder.ids, positions=len(prompt) + 4)
     decoder = TalkerDecoder(model.tts.model.talker, ids)
     batch = TalkerBatch(decoder, 1)
     (cut,) = batch.finish([batch.join(prompt, GREEDY, 0, 100)])
