@@ -92,7 +92,7 @@ def open_private_folder(name: str) -> Iterator[Path]:
         if not left.is_symlink() and left.stat().st_uid == os.getuid():  # any user may create folders with that name in /tmp
             files.discard(left)
     previous = {signal.SIGINT: signal.getsignal(signal.SIGINT), **{one: signal.signal(one, _raise_interrupt) for one in ENDING}}
-    before = tempfile.tempdir
+    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     try:
         folder = files.fresh_folder(place, name, 0o700)
         try:
@@ -103,6 +103,9 @@ def open_private_folder(name: str) -> Iterator[Path]:
             for one in (*ENDING, signal.SIGINT):  # a second signal must not interrupt the removal
                 signal.signal(one, signal.SIG_IGN)
             tempfile.tempdir = before
+            os.environ.pop("TMPDIR")
+            if variable is not None:  # whatever this process starts later would look for the removed folder
+                os.environ["TMPDIR"] = variable
             files.discard(folder)
     finally:
         for one, handler in previous.items():

@@ -97,7 +97,7 @@ def test_a_foreign_folder_of_the_same_name_is_kept(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     handled = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.getsignal(one) for one in handled]
+    before, variable = [signal.getsignal(one) for one in handled], os.environ.get("TMPDIR")
     (tmp_path / "precious").mkdir()
     link = tmp_path / f".overtone-test-1-{os.getuid()}.tmp-link"
     link.symlink_to(tmp_path / "precious")
@@ -105,3 +105,4 @@ def test_a_foreign_folder_of_the_same_name_is_kept(tmp_path: Path, monkeypatch: 
         assert tempfile.gettempdir() == str(folder) == os.environ["TMPDIR"]
     assert (tmp_path / "precious").is_dir() and link.is_symlink() and not folder.exists()
     assert tempfile.gettempdir() == str(tmp_path) and [signal.getsignal(one) for one in handled] == before
+    assert os.environ.get("TMPDIR") == variable
