@@ -162,6 +162,9 @@ class RandomChats:
         ids = self._ids[row]
         return sample_serialization.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
 
+    def predict(self, _: int) -> None:
+        """No reference was computed for these rows."""
+
 
 def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[RankBatch], float]:
     """One optimizer step's micro-batches of random chats, and the model FLOPs of them."""
