@@ -12,18 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.storage import files
-from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.recipes import demo_runner
-from overtone.recipes.language.modeling.causal_model import causal_language_model
+from overtone.recipes.language.stock_generation import generate_stock_answers
 
 HERE = Path(__file__).resolve().parent
-BATCH_SIZE = 64
 MAX_NEW_TOKENS = 16
 """Tokens: enough for six letters, five dashes and the end of the turn; wrong answers may be longer."""
 
@@ -65,18 +60,9 @@ def exact_match(model: Path, chats: Path) -> float:
 
     `model`: any folder that AutoModelForCausalLM and AutoTokenizer load. No code of this package generates the answers.
     """
-    with admit(model, causal_language_model()) as clean:
-        tokenizer = AutoTokenizer.from_pretrained(clean, padding_side="left", trust_remote_code=False)
-        answering = AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True).eval()
     turns = [pair for line in read_lines(chats) for pair in split_turns(json.loads(line)["messages"])]
-    correct = 0
-    for start in range(0, len(turns), BATCH_SIZE):
-        prompts, expected = zip(*turns[start : start + BATCH_SIZE], strict=True)
-        inputs = tokenizer.apply_chat_template([*prompts], add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt")
-        with torch.inference_mode():
-            found = answering.generate(**inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
-        answers = tokenizer.batch_decode(found[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        correct += sum(answer == target for answer, target in zip(answers, expected, strict=True))
+    answers = generate_stock_answers(model, [prompt for prompt, _ in turns], MAX_NEW_TOKENS)
+    correct = sum(answer == expected for answer, (_, expected) in zip(answers, turns, strict=True))
     return round(correct / len(turns), 4)
 
 
