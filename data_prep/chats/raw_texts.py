@@ -48,8 +48,8 @@ def read_document(source: ChatSource, column: str) -> Iterator[FoundRow]:
 
 
 def split_row(found: FoundRow, texts: RawTexts) -> Iterator[FoundRow]:
-    """Yield a row for each piece of its text; all but the last one have `ends` false, since their document goes on. A row that was written
-    so keeps its own `ends`."""
+    """Yield a row for each piece of its text; all but the last one have `ends` false, since their document continues. A row that was
+    written so keeps its own `ends`."""
     text, ends = (found.row or {}).get(texts.column), (found.row or {}).get("ends", True)
     if found.row is None or not isinstance(text, str):
         yield found
@@ -79,7 +79,7 @@ def split_text(text: str, most: int) -> list[str]:
 
 
 def convert_text(row: ChatRow) -> ConvertedRow:
-    """Return the row with `text`, and with `ends`, which is false if its document goes on in another row. Raises `ShapeError` for a row
+    """Return the row with `text`, and with `ends`, which is false if its document continues in another row. Raises `ShapeError` for a row
     without a text."""
     text = row.get("text")
     if not isinstance(text, str):

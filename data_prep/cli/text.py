@@ -110,6 +110,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"with --raw: split longer documents, between paragraphs, lines, sentences or words (default {PIECE_CHARACTERS:,})",
     )
+    _add_reading_options(options)
+    return options
+
+
+def _add_reading_options(options: argparse.ArgumentParser) -> None:
+    """Add the options that say how the sources are read."""
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
     options.add_argument(
         "--columns",
@@ -141,7 +147,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="split of a hub dataset to read, if it has several; repeat it for more",
     )
-    return options
 
 
 @dataclass(frozen=True)

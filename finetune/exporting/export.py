@@ -134,15 +134,8 @@ def export(
         render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
         stored = parse_recipe_state(maker.State, state["recipe_state"], chosen / "state.json")
         plan = add_readme(maker.export(base, stored, buffers, form), chosen, state, name or describe_target(target), render)
-        source = Source(
-            state=state,
-            trained=trained,
-            shapes=shapes,
-            stored=read_stored,
-            plan=note_strength(plan, strength),
-            dtype=DTYPE_FLAGS[dtype],
-            strength=strength,
-        )
+        number, noted = DTYPE_FLAGS[dtype], note_strength(plan, strength)
+        source = Source(state=state, trained=trained, shapes=shapes, stored=read_stored, plan=noted, dtype=number, strength=strength)
         check_shapes(chosen, source, base)
         number_type = choose_number_type(plan, form, quantize, dtype, adapter_only)
         if plan.conversion is not None:  # in bf16, most of a small update would be rounded away before the other program's type is reached

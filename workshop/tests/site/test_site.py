@@ -1,4 +1,4 @@
-"""The site: pages keep their links, the reference is that of the code, and a browser shows it without anything from elsewhere."""
+"""The site: pages keep their links, the reference is that of the code, and a browser shows it without a request to another host."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_it_without_anything_from_elsewhere(address: str) -> None:
+def test_a_browser_shows_it_without_a_request_to_another_host(address: str) -> None:
     if CHROMIUM is None:
         pytest.skip("SKIPPED: `apt-get install chromium` brings the browser")
     from playwright.sync_api import sync_playwright
