@@ -1,4 +1,4 @@
-"""Every line of docs/inputs.md names a test that exists."""
+"""Every line of workshop/lab_book/inputs.md names a test that exists."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 def test_every_line_names_a_test_that_exists() -> None:
     rows = [
         line
-        for line in (ROOT / "docs" / "inputs.md").read_text().split("\n")
+        for line in (ROOT / "workshop" / "lab_book" / "inputs.md").read_text().split("\n")
         if line.startswith("|") and not line.startswith(("| input |", "| ---"))
     ]
     for row in rows:

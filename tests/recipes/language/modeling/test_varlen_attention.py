@@ -232,7 +232,7 @@ def of_torch_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return
 def test_an_older_kernel_is_used_only_if_it_takes_scale_and_window(
     kernel: Callable[..., torch.Tensor], usable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only by its signature: the result of torch 2.11 for shared heads without `enable_gqa` needs a GPU (`docs/gpu.md`)."""
+    """Only by its signature: the result of torch 2.11 for shared heads without `enable_gqa` needs a GPU (`untested_on_a_gpu.md`)."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
