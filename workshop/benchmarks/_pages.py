@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
+import textwrap
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -43,10 +45,9 @@ QUANTIZED_BASES = """
 | other compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, modelopt, MLX, any other | refuse it by name before anything is loaded |
 | not at all, but tensors have 8 or 4 bits, or have scales beside them | refuse them by name before anything is loaded |
 
-The dequantization code is our own and works the same way with transformers 4.57 and 5. transformers itself dequantizes mxfp4 in both
-versions, to the same values. It dequantizes fp8 only in version 5, and computes the block size from the shapes there, which is wrong if the
-last block is smaller. An export has plain weights, in the type that config.json names (`dtype`), and declares no quantization.
-`tests/recipes/llm_sft/test_quantized_bases.py` compares training on an fp8 base with training on its dequantized weights.
+Training, with transformers 4.57 and 5, starts from the same values as with the dequantized weights
+(`tests/recipes/llm_sft/test_quantized_bases.py`). An export has plain weights, in the type that config.json names (`dtype`), and declares
+no quantization.
 """
 
 
@@ -54,39 +55,31 @@ HEAD_OF_SWEEP = """
 ## Experts and renamed modules
 
 transformers 5 stores all experts of a layer in one parameter and renames modules, while released files have one tensor for each expert.
-Training reads these files (fp8 files, too) slice by slice, and checkpoints contain the model's parameters. Exports contain the tensors of
-the base again, so every program that loads the base can load them. The conversions are those of the installed transformers; a conversion
-that does more than move values (`inkling2_text`) is refused by name.
+Training reads these files (fp8 files, too), and exports contain the tensors of the base again, so every program that loads the base can
+load them. A conversion that does more than move values (`inkling2_text`) is refused by name.
 
-`plan` and the log of a mixture of experts give its active and its total parameters. transformers 5 computes all experts of a layer in one
-grouped product, so `train.compile: auto` compiles their blocks; transformers 4 computes them in a loop, which is slow.
+`plan` and the log give the active and the total parameters of a mixture of experts. With transformers 5, `train.compile: auto` compiles
+the blocks of experts; transformers 4 computes experts in a loop, which is slow.
 
-`llm_sft` adds the load-balancing loss of the experts with the weight that the base's own config.json states (`router_aux_loss_coef`), as it
-was trained with; `options.router_aux_loss_coef` sets another weight, and 0 none. gpt-oss only repeats the default of transformers, which is
-not used. It is the loss that transformers computes, but a mean over samples, each over its own positions, so it does not depend on how the
-samples are divided into micro-batches and ranks. The log shows it as `expert_balance`, and it is no part of the validation loss. The other
+`llm_sft` adds the load-balancing loss of the experts with the weight of the base's own config.json (`router_aux_loss_coef`; not for
+gpt-oss, which only repeats a default); `options.router_aux_loss_coef` sets another weight, and 0 none. It is a mean over samples, so it
+does not depend on micro-batches and ranks. The log shows it as `expert_balance`, and it is no part of the validation loss. The other
 recipes train without it, and their logs say so.
 
-LoRA also adapts such experts, with either version of transformers, including those of gpt-oss, Llama 4, Granite and JetMoE, which are one
-parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection
-share one if they are in one parameter. `model.lora.targets: all-linear`, the default of `llm_sft`, includes all experts; a pattern matches
-the names of the parameters, such as `model.layers.0.mlp.experts.gate_up_proj`. `plan` and the log report the share of the linear weights
-that adapters reach. Results, gradients and merged weights equal those of peft's `target_parameters`, but x·W + s·(x·A)·B is computed
-without a copy of W + s·B·A for the backward pass. As in peft, `model.lora.dropout` and `model.lora.dora` are refused for these experts, and
-`model.quantization: nf4` packs linear layers only; these three limits do not apply if the pattern excludes the experts. The experts of DBRX
-have two axes, and stay frozen.
+LoRA also adapts experts, with either version of transformers. Each expert has its own A and B of rank `model.lora.rank` for each
+parameter, so gate and up projection share one if they are in one parameter. `model.lora.targets: all-linear`, the default of `llm_sft`,
+includes all experts; a pattern matches the names of the parameters, such as `model.layers.0.mlp.experts.gate_up_proj`. `plan` and the log
+report the share of the linear weights that adapters reach. For these experts, `model.lora.dropout` and `model.lora.dora` are refused, and
+`model.quantization: nf4` packs linear layers only; a pattern without experts lifts all three limits. The experts of DBRX stay frozen.
 
-`--adapter-only` writes the parameter names of the version of transformers that trained the adapter, and experts in the form that peft 0.19
-and newer expect. Some layers of such a model look like experts to peft 0.21 (shared experts, the dense layers of DeepSeek-V3). They are
-listed in `target_parameters` as well, because peft would drop their update if they were in `target_modules`.
-`tests/recipes/llm_sft/test_converted_bases.py` compares the logits of the merged export with those of `AutoPeftModelForCausalLM`.
+`--adapter-only` writes the parameter names of the version of transformers that trained the adapter, and experts in the form of peft 0.19
+and newer. `tests/recipes/llm_sft/test_converted_bases.py` compares the merged export with peft's model.
 
 ## Architectures
 
 `python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares the result with stock transformers,
-which computes the rows one by one. If the results differ between the installed versions of transformers, a cell names the versions.
-`no estimate` means that `plan` prints a reason instead of an estimate. A refusal comes before training, with a message of one sentence; the
-last column has the message for packing, or else the first one. – means that the combination has not been tried yet.
+which computes the rows one by one. A cell names the versions of transformers if they differ. `no estimate`: `plan` prints a reason
+instead. `refused`: before training, with a message, in the last column for packing or else for the first refusal. –: not tried yet.
 
 """
 VERBS = ("full", "LoRA", "packing", "plan", "export", "generate")
@@ -119,11 +112,20 @@ def sweep_section() -> str:
     files_of = {path.stem.rpartition("_")[2]: path for path in sorted((HERE / "results").glob("model_sweep_*.json"))}
     tables = {version: json.loads(path.read_text(encoding="utf-8")) for version, path in files_of.items()}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    whole = [name for name in names if all(is_right(table.get(name, {})) for table in tables.values())]
     lines = [[f"architecture (transformers {', '.join(tables)})", *VERBS, "reason"], ["---"] * (len(VERBS) + 2)]
     for name in names:
+        if name in whole:
+            continue
         found = {version: table[name] for version, table in tables.items() if name in table}
         lines.append([f"`{name}`", *(describe_verdicts(verb, found, set(tables)) for verb in VERBS), find_reason(found)])
-    return HEAD_OF_SWEEP + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    listed = textwrap.fill(", ".join(f"`{name}`" for name in whole), 140, break_on_hyphens=False)
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{HEAD_OF_SWEEP}Everything is right, with all versions, for:\n{listed}.\n\n{table}"
+
+
+def is_right(row: dict[str, list[str]]) -> bool:
+    return {row.get(verb, ["–"])[0] for verb in VERBS} == {"right"}
 
 
 def describe_verdicts(verb: str, found: dict[str, dict[str, list[str]]], versions: set[str]) -> str:
@@ -136,7 +138,7 @@ def describe_verdicts(verb: str, found: dict[str, dict[str, list[str]]], version
 
 def find_reason(found: dict[str, dict[str, list[str]]]) -> str:
     reasons = [table[verb][1] for table in found.values() for verb in ("packing", *VERBS) if table[verb][1]]
-    return reasons[0].partition(": ")[2].replace("|", "\\|") if reasons else ""
+    return re.sub(r" \([^)]*\)", "", reasons[0].partition(": ")[2]).replace("|", "\\|") if reasons else ""  # the measured values of one run
 
 
 def with_hardware(page: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from overtone.finetune.recipe import built_in_recipes
 from workshop.benchmarks import _model_runs
 from workshop.benchmarks._model_runs import (
     OTHER_RUNS,
@@ -22,7 +21,7 @@ from workshop.benchmarks._released import released_models
 
 
 def test_each_piece_of_evidence_exists_and_belongs_to_a_row() -> None:
-    assert TINY_RUNS.keys() == {*built_in_recipes()} - {"llm_sft"}
+    assert TINY_RUNS.keys() == {recipe for recipe, _ in released_models()} - {"llm_sft"}
     assert OTHER_RUNS.keys() <= {model.name for _, model in released_models()}
     for evidence in [*TINY_RUNS.values(), *(each for runs in OTHER_RUNS.values() for each in runs.values())]:
         assert evidence.exists(), evidence
