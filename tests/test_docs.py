@@ -28,6 +28,12 @@ def test_the_main_pages_exist() -> None:
     assert len(PAGES) >= 40
 
 
+def test_the_guide_stays_short() -> None:
+    """What was measured, tried and proven is in workshop/lab_book/; the reference is generated and not here."""
+    words = {name: len(path.read_text(encoding="utf-8").split()) for name, path in PAGES.items() if name.startswith("docs/")}
+    assert sum(words.values()) <= 35_000, sorted(words.items(), key=lambda each: -each[1])[:10]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_everything_that_a_page_names_exists(page: str) -> None:
     assert list(_unknown(PAGES[page])) == []

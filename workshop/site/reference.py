@@ -1,4 +1,4 @@
-"""The pages of the reference, from the code: commands, config keys, the HTTP APIs, the Python API."""
+"""The pages of the reference, from the code: commands, config keys, the HTTP APIs, the Python API, the contract of recipes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 import overtone
 from overtone.__main__ import GROUPS
+from overtone.finetune import recipe
 from overtone.finetune.config import Config
 from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.recipe import built_in_recipes, find_recipe, load_recipe
@@ -25,6 +26,7 @@ def list_pages() -> Iterator[tuple[str, str]]:
     yield "config.md", describe_config()
     yield "http.md", describe_apis()
     yield "python.md", describe_package()
+    yield "recipe.md", describe_contract()
 
 
 def describe_commands() -> str:
@@ -113,3 +115,10 @@ def describe_package() -> str:
     """What the package `overtone` offers, for mkdocstrings."""
     names = "\n".join(f"::: overtone.{name}\n" for name in overtone.__all__)
     return f"# Python API\n\nThe functions do what the commands do. [How to use them in a notebook](../docs/api.md).\n\n{names}"
+
+
+def describe_contract() -> str:
+    """What a recipe gives and gets, for mkdocstrings: the classes of `finetune/recipe/`, each with its fields."""
+    classes = [name for name in recipe.__all__ if isinstance(getattr(recipe, name), type)]
+    names = "\n".join(f"::: overtone.finetune.recipe.{name}\n" for name in sorted(classes, key=lambda name: name != "Recipe"))
+    return f"# The contract of recipes\n\n[How to add a recipe](../docs/add_a_recipe.md). What has a default is optional.\n\n{names}"
