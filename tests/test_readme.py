@@ -147,5 +147,7 @@ def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "workshop" / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
     assert (LAB_BOOK / "benchmarks.md").read_text(encoding="utf-8") == _pages.list_benchmarks(), "run workshop/benchmarks/_pages.py"
     assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == _pages.models_page(), "run workshop/benchmarks/_pages.py"
+    architectures = (LAB_BOOK / "architectures.md").read_text(encoding="utf-8")
+    assert architectures == _pages.architectures_page(), "run workshop/benchmarks/_pages.py"
     plan = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     assert _pages.with_hardware(plan) == plan and plan.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run workshop/benchmarks/_pages.py"

@@ -2,7 +2,7 @@
 
 Each architecture is tried in a process of its own, all of them if none is named. The verdicts replace earlier ones in FOLDER (if it is not
 given, workshop/benchmarks/results/) in the file model_sweep_VERSION.json, from which `workshop/benchmarks/_pages.py` writes the table in
-docs/models.md. It takes about 10 minutes on an idle core. The exit code is 1 if anything is wrong.
+workshop/lab_book/architectures.md. It takes about 10 minutes on an idle core. The exit code is 1 if anything is wrong.
 """
 
 from __future__ import annotations

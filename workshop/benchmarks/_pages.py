@@ -1,4 +1,7 @@
-"""Writes the list of benchmarks, docs/models.md, and the table of GPUs in docs/plan.md from results/; `make bench` calls it last."""
+"""Writes from results/: the list of benchmarks, the page of architectures, docs/models.md, the table of GPUs in docs/plan.md.
+
+`make bench` calls it last.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ unless the table says so.
 HEAD_OF_MODELS = """# Models
 
 This page lists which features work for which released model. `workshop/benchmarks/models_table.py` computes the table, and
-`workshop/benchmarks/_pages.py` writes this page. `llm_dpo` and `llm_reward` train the models of `llm_sft`.
+`workshop/benchmarks/_pages.py` writes this page. `llm_dpo` and `llm_reward` train the models of `llm_sft`. [What
+works for which architecture](../workshop/lab_book/architectures.md), with each version of transformers, is tried with tiny models.
 """
 
 QUANTIZED_BASES = """
@@ -51,7 +55,7 @@ no quantization.
 """
 
 
-HEAD_OF_SWEEP = """
+EXPERTS = """
 ## Experts and renamed modules
 
 transformers 5 stores all experts of a layer in one parameter and renames modules, while released files have one tensor for each expert.
@@ -74,11 +78,13 @@ report the share of the linear weights that adapters reach. For these experts, `
 
 `--adapter-only` writes the parameter names of the version of transformers that trained the adapter, and experts in the form of peft 0.19
 and newer. `tests/recipes/llm_sft/test_converted_bases.py` compares the merged export with peft's model.
+"""
 
-## Architectures
 
-`python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares the result with stock transformers,
-which computes the rows one by one. A cell names the versions of transformers if they differ. `no estimate`: `plan` prints a reason
+HEAD_OF_ARCHITECTURES = """# What works for which architecture
+
+[Models](../../docs/models.md) has the released models. `python -m tests.model_sweep` tries each verb on a tiny random model of an
+architecture, and compares the result with stock transformers, which computes the rows one by one. A cell names the versions of transformers if they differ. `no estimate`: `plan` prints a reason
 instead. `refused`: before training, with a message, in the last column for packing or else for the first refusal. –: not tried yet.
 
 """
@@ -101,14 +107,14 @@ def list_benchmarks() -> str:
 
 
 def models_page() -> str:
-    """docs/models.md: the table of the released models, which quantized bases can be trained, and what works for which architecture."""
+    """docs/models.md: the table of the released models, which quantized bases can be trained, and how experts are."""
     text = (HERE / "results" / "models_table.md").read_text(encoding="utf-8")
     table = text.removesuffix(f"{find_record(text)}\n").strip()
-    return f"{HEAD_OF_MODELS}\n{table}\n{QUANTIZED_BASES}{sweep_section()}"
+    return f"{HEAD_OF_MODELS}\n{table}\n{QUANTIZED_BASES}{EXPERTS}"
 
 
-def sweep_section() -> str:
-    """Return what `tests/model_sweep` found for each architecture, with each version of transformers."""
+def architectures_page() -> str:
+    """workshop/lab_book/architectures.md: what `tests/model_sweep` found for each architecture, with each version of transformers."""
     files_of = {path.stem.rpartition("_")[2]: path for path in sorted((HERE / "results").glob("model_sweep_*.json"))}
     tables = {version: json.loads(path.read_text(encoding="utf-8")) for version, path in files_of.items()}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
@@ -121,7 +127,7 @@ def sweep_section() -> str:
         lines.append([f"`{name}`", *(describe_verdicts(verb, found, set(tables)) for verb in VERBS), find_reason(found)])
     listed = textwrap.fill(", ".join(f"`{name}`" for name in whole), 140, break_on_hyphens=False)
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{HEAD_OF_SWEEP}Everything is right, with all versions, for:\n{listed}.\n\n{table}"
+    return f"{HEAD_OF_ARCHITECTURES}Everything is right, with all versions, for:\n{listed}.\n\n{table}"
 
 
 def is_right(row: dict[str, list[str]]) -> bool:
@@ -159,5 +165,6 @@ def _between(page: str, begin: str, end: str, text: str) -> str:
 if __name__ == "__main__":
     plan = ROOT / "docs" / "plan.md"
     files.write_text(HERE.parent / "lab_book" / "benchmarks.md", list_benchmarks())
+    files.write_text(HERE.parent / "lab_book" / "architectures.md", architectures_page())
     files.write_text(ROOT / "docs" / "models.md", models_page())
     files.write_text(plan, with_hardware(plan.read_text(encoding="utf-8")))
