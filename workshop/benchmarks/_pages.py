@@ -84,8 +84,9 @@ and newer. `tests/recipes/llm_sft/test_converted_bases.py` compares the merged e
 HEAD_OF_ARCHITECTURES = """# What works for which architecture
 
 [Models](../../docs/models.md) has the released models. `python -m tests.model_sweep` tries each verb on a tiny random model of an
-architecture, and compares the result with stock transformers, which computes the rows one by one. A cell names the versions of transformers if they differ. `no estimate`: `plan` prints a reason
-instead. `refused`: before training, with a message, in the last column for packing or else for the first refusal. –: not tried yet.
+architecture, and compares the result with stock transformers, which computes the rows one by one. A cell names the versions of
+transformers if they differ. `no estimate`: `plan` prints a reason instead. `refused`: before training, with a message, in the last column
+for packing or else for the first refusal. –: not tried yet.
 
 """
 VERBS = ("full", "LoRA", "packing", "plan", "export", "generate")
