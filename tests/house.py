@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 House = Mapping[str, str]
 
-PACKAGES = ("finetune", "data_prep", "recipes")
+PACKAGES = ("finetune", "data_prep", "recipes", "studio")
 TOP = "overtone"
 BELOW = f"{TOP}."
 """Everything is imported below this name. A house's own module names leave it out, except those of the files beside the packages."""
@@ -76,7 +76,7 @@ def parse(source: str) -> ast.Module:
 
 
 def read_house(root: Path) -> House:
-    """Every Python file of the three packages, and of `overtone/`, whose folders are links to them."""
+    """Every Python file of the packages, and of `overtone/`, whose folders are links to them."""
     paths = sorted([*(root / TOP).glob("*.py"), *(path for package in PACKAGES for path in (root / package).rglob("*.py"))])
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 

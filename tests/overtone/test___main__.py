@@ -18,9 +18,16 @@ VERBS = [verb for group in GROUPS.values() for verb in group]
 
 
 def test_every_verb_of_both_programs_is_one_of_these() -> None:
-    assert len(VERBS) == len(set(VERBS)) == len(data_prep.VERBS) + len(finetune.VERBS) >= 25
+    assert len(VERBS) == len(set(VERBS)) == len(data_prep.VERBS) + len(finetune.VERBS) + 1 >= 25
     assert [*GROUPS["Prepare data"].values()] == [*data_prep.VERBS.values()]
     assert set(finetune.VERBS) < set(VERBS) and {"check-dataset", "export-dataset"} < set(VERBS)
+
+
+def test_the_studio_belongs_to_neither_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from overtone.studio.cli import studio
+
+    monkeypatch.setattr(studio, "main", lambda words: len(words))
+    assert main(["studio", "a", "--port", "1"]) == 3
 
 
 def test_without_a_verb_they_are_listed_in_the_order_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,55 @@
+"""Serve one local web page for the whole way: data, training, choice and use of a model.
+
+  overtone studio my_models
+
+It shows the datasets, runs and exports in the folder, and starts the verbs of the command line there. Each button shows its command. What
+it starts keeps running when the browser or the studio is closed. By default only programs of this machine can connect.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, catch_user_errors
+from overtone.finetune.pages import web_server
+from overtone.recipes.serving.access_control import load_access_policy
+from overtone.recipes.serving.server_options import Address, require_packages
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    options = argparse.ArgumentParser(prog="overtone studio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, nargs="?", default=Path(), help="folder of datasets, runs and exports (default: this one)")
+    options.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
+    options.add_argument("--port", type=int, default=7859, help="port to listen on (default %(default)s)")
+    options.add_argument("--token-file", type=Path, help="file with a token that browsers must send; or set OVERTONE_TOKEN")
+    options.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="proxy, or network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given more than once",
+    )
+    return options
+
+
+@catch_user_errors
+def main(argv: list[str]) -> int:
+    """Run the verb."""
+    options = parse_arguments(parser(), argv)
+    web_server.require_port(options.port)
+    if not options.folder.is_dir():
+        raise UserError(f"{options.folder}: no such folder; create it with: mkdir {options.folder}")
+    require_packages(("h11", "starlette", "uvicorn"), "overtone[review]")
+    policy = load_access_policy(options.host, options.token_file, options.trusted_proxy)
+    web_server.require_free_port(options.port, options.host)
+    from overtone.studio.studio_app import make_application
+
+    address = Address(options.host, options.port)
+    app = make_application(options.folder.resolve(), options.host, policy)
+    protection = ", protected by a token" if policy.token else ""
+    announcement = f"studio: {address.url}{protection}   (stop with Ctrl-C; jobs keep running)"
+    web_server.run_server(app, address.host, address.port, announcement, proxies=policy.proxies)
+    return 0

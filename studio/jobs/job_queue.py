@@ -1,0 +1,99 @@
+"""Starts, stops and repeats jobs. Several studios, and runners that wait, may use one folder at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, folder_handles
+from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_commands import QUEUED, check_command
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
+
+RUNNER = "overtone.studio.jobs.job_runner"
+
+
+def start_job(place: Path, verb: str, words: Sequence[str], page: str = "") -> str:
+    """Start a verb as a job in the folder `place` and return its id. It waits there if another one has the GPU.
+
+    `page`: address of the page that made it. Raises `UserError` for a command that the studio does not start.
+    """
+    check_command(place, verb, words)
+    id = job_records.make_id()
+    folder = place / job_records.JOBS / id
+    files.make_private(place / job_records.PLACE)
+    files.make_folder(folder.parent)
+    with files.new_folder(folder) as temporary:
+        job_records.write_record(temporary / job_records.COMMAND, JobCommand(verb=verb, words=list(words), page=page))
+        held = folder_handles.open_file(temporary / job_records.LOCK, os.O_RDWR | os.O_CREAT)
+        try:  # before anyone can see the folder: its runner inherits the lock, so that the job never looks lost
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(held)
+            raise UserError(f"{place} has no file locks ({error.strerror}); put the studio's folder on a local disk") from error
+    try:
+        _start_runner(place, id, held)
+    finally:
+        os.close(held)
+    return id
+
+
+def _start_runner(place: Path, id: str, held: int) -> None:
+    # PYTHONSAFEPATH: otherwise Python would import modules from the folder of the data.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    log = folder_handles.open_file(place / job_records.JOBS / id / job_records.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", RUNNER, str(place), id, str(held)],
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[held],
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    threading.Thread(target=process.wait, name=f"job {id}", daemon=True).start()  # collects its exit status
+
+
+def repeat_job(place: Path, job: StudioJob) -> str:
+    """Start the command of a job that has ended again, as a new job, which resumes what the verb can resume; returns its id."""
+    if job.is_active:
+        raise UserError(f"job {job.id} has not ended; stop it first")
+    return start_job(place, job.command.verb, job.command.words, job.command.page)
+
+
+def stop_job(job: StudioJob, at_once: bool) -> None:
+    """Request that a job ends: training saves first, unless `at_once`. Raises `UserError` if it has ended already."""
+    if not job.is_active:
+        raise UserError(f"job {job.id} has ended already; reload the page")
+    job_records.write_record(job.folder / job_records.STOP, job_records.StopRequest(at_once=at_once))
+    if job.process is not None and not job_records.is_process(*job.process.runner):  # its runner was killed and cannot pass it on
+        signal_child(job.process.child, at_once)
+
+
+def signal_child(child: tuple[int, float], at_once: bool) -> None:
+    """Send the process of a job the signal at which it saves and ends; `at_once`: kill it and the processes of its group."""
+    if not job_records.is_process(*child):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        if at_once:
+            os.killpg(child[0], signal.SIGKILL)
+        else:
+            os.kill(child[0], signal.SIGTERM)
+
+
+def list_ahead(place: Path, id: str) -> list[StudioJob]:
+    """Return the jobs that the queue runs before a job, the first one first."""
+    earlier = [job for other in job_records.list_ids(place) if other < id and (job := job_records.read_job(place, other)) is not None]
+    return [job for job in earlier if job.is_active and job.command.verb in QUEUED]

@@ -1,0 +1,166 @@
+"""The parts of a page of the studio, and functions for all pages."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2 import Environment
+from pydantic import BaseModel, JsonValue
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route as Endpoint
+
+from overtone.finetune.cli.list_runs import ExportSummary, describe_bytes
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_summary import RunSummary
+from overtone.finetune.pages.jinja_environment import make_environment
+from overtone.finetune.pages.request_validation import LARGEST_JSON, Route, parse_body
+from overtone.studio.folder_content import DatasetSummary
+from overtone.studio.jobs.job_commands import check_command, show_command
+from overtone.studio.jobs.job_queue import start_job
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
+
+Form = TypeVar("Form", bound=BaseModel)
+FOLDER = Path(__file__).parent / "pages"
+UNSTORED = {"cache-control": "no-store"}
+"""Header of responses that change with the folder."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""Names of new datasets, runs and exports."""
+
+
+Link = tuple[str, str]
+"""Address and label."""
+
+
+def no_links(_: object) -> Sequence[Link]:
+    """For a page that offers nothing for this kind of folder."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """The requests of one page."""
+
+    routes: tuple[Route, ...]
+    """Requests that the guard admits."""
+    endpoints: tuple[Endpoint, ...]
+    """The functions that answer them."""
+    assets: tuple[Path, ...] = ()
+    """Scripts of the page, served below `/assets/`; their names are unique."""
+    label: str = ""
+    """Name in the navigation, which leads to the path of the first route; empty: not there."""
+    beginnings: tuple[Link, ...] = ()
+    """Links to what a person can begin, for home."""
+    dataset_links: Callable[[DatasetSummary], Sequence[Link]] = no_links
+    run_links: Callable[[RunSummary], Sequence[Link]] = no_links
+    export_links: Callable[[ExportSummary], Sequence[Link]] = no_links
+    """Returns links for a dataset, a run or an export in the lists at home."""
+    job_links: Callable[[StudioJob], Sequence[Link]] = no_links
+    """Returns links for a job that is done."""
+
+
+@dataclass(frozen=True)
+class Studio:
+    """The folder and the settings of one studio, for all pages."""
+
+    place: Path
+    """The folder that the studio shows, without links."""
+    host: str
+    """Address that it listens on; servers that it starts listen there, too."""
+    pages: list[Page] = field(default_factory=list)
+    """All pages; complete before the first request."""
+
+    def render(self, template: str, path: str, **values: Any) -> Response:
+        """Return a page. `path`: of the page in the navigation."""
+        navigation = [(page.routes[0].path, page.label) for page in self.pages if page.label]
+        text = JINJA.get_template(template).render(place=self.place, navigation=navigation, here=path, **values)
+        return HTMLResponse(text, headers=UNSTORED)
+
+
+def format_age(then: float) -> str:
+    """Format a time in seconds since the epoch as `now`, `5 min`, `3 h` or `12 days` ago."""
+    seconds = time.time() - then
+    for unit, size in (("day", 86400), ("h", 3600), ("min", 60)):
+        if (count := int(seconds // size)) >= 1:
+            return f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''} ago"
+    return "now"
+
+
+def make_jinja() -> Environment:
+    """Return the environment of the studio's templates."""
+    jinja = make_environment(FOLDER)
+    jinja.filters |= {"bytes": describe_bytes, "age": format_age, "command": lambda one: show_command(one.verb, one.words)}
+    jinja.filters["target"] = find_target
+    return jinja
+
+
+def find_target(command: JobCommand) -> str:
+    """Return the folder or file that a command writes, for its name in a list; else its first word."""
+    for flag in ("--run.dir", "--out", "--to"):
+        for index, word in enumerate(command.words[:-1]):
+            if word == flag:
+                return command.words[index + 1][:80]
+    return command.words[0][:80] if command.words and not command.words[0].startswith("--") else ""
+
+
+JINJA = make_jinja()
+
+
+def accept_json(path: str, kind: type[BaseModel]) -> Route:
+    """Return the route of a POST with a JSON body of this kind."""
+    return Route("POST", path, largest=LARGEST_JSON, check=lambda body: parse_body(kind, body).model_dump(mode="json"))
+
+
+def answer_form(path: str, kind: type[Form], act: Callable[[Form, Mapping[str, str]], dict[str, str]]) -> Endpoint:
+    """Return the endpoint of a POST. `act(form, parameters of the path)` returns what the script gets: `next`, the address of the page to
+    show, or what it shows. Its `UserError` becomes the response."""
+
+    async def receive(request: Request) -> Response:
+        form = kind.model_validate(await request.json())
+        return JSONResponse(await run_in_threadpool(act, form, request.path_params))
+
+    return Endpoint(path, receive, methods=["POST"])
+
+
+def accept_command(
+    studio: Studio, path: str, kind: type[Form], build: Callable[[Form], tuple[str, list[str]]], page: Callable[[Form], str]
+) -> tuple[tuple[Route, ...], tuple[Endpoint, ...]]:
+    """Return the routes and endpoints of a form that starts a verb: POST `path` starts it as a job and leads to the job's page, POST
+    `path/command` returns the command alone, as `command`.
+
+    `build`: returns the verb and its words. `page`: the address of the form with these settings.
+    """
+
+    def start(form: Form, _: Mapping[str, str]) -> dict[str, str]:
+        return {"next": f"/job/{start_job(studio.place, *build(form), page(form))}"}
+
+    def preview(form: Form, _: Mapping[str, str]) -> dict[str, str]:
+        verb, words = build(form)
+        check_command(studio.place, verb, words)
+        return {"command": show_command(verb, words)}
+
+    routes = accept_json(path, kind), accept_json(f"{path}/command", kind)
+    return routes, (answer_form(path, kind, start), answer_form(f"{path}/command", kind, preview))
+
+
+def require_name(what: str, name: str) -> str:
+    """Return the name of a new folder. Raises `UserError` for one that is not plain letters, digits, `.`, `-` and `_`."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"{what}: {name[:80]!r} is no name; use letters, digits, '.', '-' and '_', and begin with a letter or digit")
+    return name
+
+
+def is_short(text: str) -> bool:
+    """Return whether a text of a page's address has at most 500 characters."""
+    return len(text) <= 500
+
+
+def flatten_options(options: Sequence[tuple[str, JsonValue]]) -> list[str]:
+    """Return the words of `--KEY VALUE` for each option that has a value."""
+    return [word for key, value in options if value not in (None, "") for word in (f"--{key}", str(value))]

@@ -1,0 +1,11 @@
+"""The pages of the studio, in the order of the navigation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from overtone.studio.page_interface import Page, Studio
+from overtone.studio.pages import home_page, job_page
+
+PAGES: Sequence[Callable[[Studio], Page]] = (home_page.make_page, job_page.make_page)
+"""The functions that make the pages."""

@@ -1,0 +1,98 @@
+"""Jobs run in processes of their own, which outlive what started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from overtone.finetune.errors import UserError
+from overtone.studio.jobs import job_queue, job_records
+from overtone.studio.jobs.job_records import StudioJob
+from tests.studio.waiting import wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def read(place: Path, id: str) -> StudioJob:
+    job = job_records.read_job(place, id)
+    assert job is not None
+    return job
+
+
+def test_a_failed_job_keeps_its_error_and_can_be_repeated(tmp_path: Path) -> None:
+    id = job_queue.start_job(tmp_path, "check", ["runs/none"], "/train")
+    job = read(tmp_path, id)
+    assert job.is_active
+    with pytest.raises(UserError, match="has not ended"):
+        job_queue.repeat_job(tmp_path, job)
+    wait_for(lambda: not read(tmp_path, id).is_active)
+    job = read(tmp_path, id)
+    assert job.state == "failed" and job.end is not None and job.end.code == 2 and job.command.page == "/train"
+    log = (job.folder / job_records.LOG).read_text()
+    assert log.startswith("$ overtone check runs/none\nerror: runs/none: no such folder")
+    with pytest.raises(UserError, match="has ended already"):
+        job_queue.stop_job(job, at_once=False)
+    again = job_queue.repeat_job(tmp_path, job)
+    wait_for(lambda: not read(tmp_path, again).is_active)
+    assert (read(tmp_path, again).folder / job_records.LOG).read_text() == log
+
+
+def test_no_job_is_made_of_a_command_that_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leads out"):
+        job_queue.start_job(tmp_path, "check", ["/etc"])
+    assert not (tmp_path / job_records.PLACE).exists()
+
+
+def test_the_repeated_record_of_a_stranger_is_checked(tmp_path: Path) -> None:
+    folder = tmp_path / job_records.JOBS / job_records.make_id()
+    folder.mkdir(parents=True)
+    (folder / job_records.COMMAND).write_text('{"verb": "train", "words": ["--recipe", "evil/recipe"]}')
+    with pytest.raises(UserError, match="no such choice"):
+        job_queue.repeat_job(tmp_path, read(tmp_path, folder.name))
+    assert len(job_records.list_ids(tmp_path)) == 1
+
+
+def test_a_planted_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / ".studio").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="link"):
+        job_queue.start_job(tmp_path / "w", "check", ["runs/none"])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom overtone.studio.jobs import job_queue\n"
+        f"job_queue.start_job(Path({str(tmp_path)!r}), 'check', ['runs/none'])\nos.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == -signal.SIGKILL
+    (id,) = job_records.list_ids(tmp_path)
+    assert read(tmp_path, id).is_active
+    wait_for(lambda: not read(tmp_path, id).is_active)
+    assert read(tmp_path, id).state == "failed"
+
+
+def test_modules_of_the_folder_are_not_imported(tmp_path: Path) -> None:
+    for name in ("json", "torch", "overtone", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    id = job_queue.start_job(tmp_path, "check", ["runs/none"])
+    wait_for(lambda: not read(tmp_path, id).is_active)
+    assert not (tmp_path / "imported").exists() and "no such folder" in (read(tmp_path, id).folder / job_records.LOG).read_text()
+
+
+def test_a_process_is_signalled_only_if_it_is_the_one_of_the_job() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+    number, started = job_records.identify_process(process.pid)
+    job_queue.signal_child((number, started - 100), at_once=True)
+    assert process.poll() is None
+    job_queue.signal_child((number, started), at_once=False)
+    assert process.wait(60) == -signal.SIGTERM
+    job_queue.signal_child((number, started), at_once=True)  # it has ended: nothing happens
+    assert time.time() > started and os.getpid() != number

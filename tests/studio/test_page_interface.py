@@ -1,0 +1,38 @@
+"""What all pages use."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from overtone.finetune.errors import UserError
+from overtone.studio.jobs.job_records import JobCommand
+from overtone.studio.page_interface import find_target, flatten_options, format_age, is_short, require_name
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "now"), (61, "1 min ago"), (7300, "2 h ago"), (86400, "1 day ago"), (10**6, "11 days ago")]
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert format_age(time.time() - seconds) == text
+
+
+@pytest.mark.parametrize("name", ["", "..", ".a", "a/b", "a b", "-a", "a" * 81, "ä", "a\n"])
+def test_names_of_new_folders_are_plain(name: str) -> None:
+    assert require_name("name", "my_voice-2.1") == "my_voice-2.1"
+    with pytest.raises(UserError, match="is no name"):
+        require_name("name", name)
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [(["data", "--out", "x"], "x"), (["--recipe", "a", "--run.dir", "runs/a"], "runs/a"), (["runs/a"], "runs/a"), (["--model", "b"], "")],
+)
+def test_a_job_is_named_by_what_it_writes(words: list[str], target: str) -> None:
+    assert find_target(JobCommand(verb="train", words=words)) == target
+
+
+def test_options_without_a_value_are_left_out() -> None:
+    assert flatten_options([("a", 1), ("b", None), ("c", ""), ("d.e", "x y")]) == ["--a", "1", "--d.e", "x y"]
+    assert is_short("a" * 500) and not is_short("a" * 501)
