@@ -25,6 +25,7 @@ GROUPS = {
         "generate": "generate speech or text with an exported model",
         "chat": "chat with an exported model",
         "serve": "serve exported models: a web page and an API",
+        "ray-serve": "serve exported models as replicas on a Ray cluster, more of them under load",
         "verify-audio": "report which audio files are marked as synthetic speech, and the model that made them",
     },
     "Runs and configs": {
@@ -43,6 +44,7 @@ MODULES = {
     "train": "overtone.finetune.train",
     "ray-train": "overtone.finetune.ray_train",
     "ray-tune": "overtone.finetune.cli.ray_tune",
+    "ray-serve": "overtone.finetune.cli.ray_serve",
     "eval-voice": "overtone.finetune.cli.eval_voice",
     "select": "overtone.finetune.cli.select_checkpoint",
     "check": "overtone.finetune.cli.verify_checkpoints",

@@ -22,7 +22,14 @@ from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.strict_json import read_object
 from overtone.finetune.terminal import announce_torch, print_line
 
-INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate", "select": "select"}
+INFERENCE = {
+    "generate": "generate",
+    "chat": "chat",
+    "serve": "serve",
+    "ray-serve": "plan_replica",
+    "eval-voice": "evaluate",
+    "select": "select",
+}
 """Verb → the function of a recipe's `inference` that it calls."""
 
 

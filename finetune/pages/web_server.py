@@ -151,6 +151,7 @@ def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections
         host,
         port,
         http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, opened)),
+        loop="asyncio",  # the same with and without uvloop, which the extra ray-serve installs
         ws="none",
         proxy_headers=False,
         backlog=BACKLOG,

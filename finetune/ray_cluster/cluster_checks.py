@@ -62,22 +62,27 @@ def list_machines() -> list[dict[str, Any]]:
 def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
     """Raises `UserError` if a machine of the cluster does not see files that this process writes to `shared`, lacks one of the files in
     `needed`, or has another version of this package."""
+    mark = files.make_folder(shared) / f".seen-{secrets.token_hex(8)}"
+    files.write_text(mark, platform.node())
+    try:
+        check_machines([*needed, mark], mark)
+    finally:
+        files.discard(mark)
+
+
+def check_machines(needed: Sequence[Path], mark: Path | None = None) -> None:
+    """Raises `UserError` if a machine of the cluster lacks one of the files in `needed`, or has another version of this package. `mark`:
+    the one of them that this process has just written to a shared folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    mark = files.make_folder(shared) / f".seen-{secrets.token_hex(8)}"
-    files.write_text(mark, platform.node())
-    look = ray.remote(inspect_machine)
-    try:
-        results = {}
-        for node in list_machines():
-            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            sent = look.options(num_cpus=0, scheduling_strategy=place, max_retries=0).remote([str(path) for path in (mark, *needed)])
-            results[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"] = sent
-        for machine, result in results.items():
-            _check_machine(machine, _fetch_result(machine, result), mark)
-    finally:
-        files.discard(mark)
+    look, results = ray.remote(inspect_machine), {}
+    for node in list_machines():
+        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        sent = look.options(num_cpus=0, scheduling_strategy=place, max_retries=0).remote([str(path) for path in needed])
+        results[f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"] = sent
+    for machine, result in results.items():
+        _check_machine(machine, _fetch_result(machine, result), mark)
 
 
 def inspect_machine(paths: list[str]) -> dict[str, Any]:
@@ -97,8 +102,8 @@ def _fetch_result(machine: str, result: Any) -> dict[str, Any]:
         raise UserError(f"{machine} cannot run this package: {last}; it needs the same environment as this machine") from None
 
 
-def _check_machine(machine: str, seen: dict[str, Any], mark: Path) -> None:
-    if str(mark) in seen["missing"]:
+def _check_machine(machine: str, seen: dict[str, Any], mark: Path | None) -> None:
+    if mark is not None and str(mark) in seen["missing"]:
         raise UserError(
             f"{machine} does not see the files that {platform.node()} writes to {mark.parent}; "
             "choose a folder that all machines share (--storage)"

@@ -21,7 +21,7 @@ from overtone.finetune.recipe.discovery import (
     recipe_arguments,
 )
 from overtone.finetune.recipe.export_plan import Conversion, ExportPlan
-from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
+from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, ReplicaPlan, SampleMetrics
 from overtone.finetune.recipe.loaded_model import (
     BASE_DISTANCE,
     BASE_STATES,
@@ -76,6 +76,7 @@ __all__ = [
     "RecipeState",
     "Reference",
     "ReleasedModel",
+    "ReplicaPlan",
     "Row",
     "RowPlace",
     "Sample",

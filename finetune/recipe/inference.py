@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,6 +66,27 @@ class SampleMetrics:
 
 
 @dataclass(frozen=True)
+class ReplicaPlan:
+    """A server of exported models without a socket of its own, as the options of `serve` describe it."""
+
+    host: str
+    """Address on which the proxy listens."""
+    port: int
+    slots: int
+    """Number of requests that a model of a replica answers at once."""
+    room: int
+    """Number of requests that may wait in a replica for each model."""
+    drain_seconds: float
+    """Longest time for a replica that ends to complete its requests."""
+    files: tuple[Path, ...]
+    """Files and folders that a replica reads, on the machine where it runs."""
+    secrets: Mapping[str, str] = field(repr=False)
+    """The part of the environment that a replica gets: the token, if that is not in a file."""
+    open_app: Callable[[], AbstractContextManager[object]]
+    """Loads the models. While open: the ASGI app, with the access control, limits and metrics of `serve`."""
+
+
+@dataclass(frozen=True)
 class Inference:
     """Uses of an exported model that a recipe offers."""
 
@@ -75,6 +97,10 @@ class Inference:
     serve: Callable[[Mapping[str, Path], list[str]], int] | None = None
     """(exported folders by what was typed for them, remaining arguments) → exit code, after the server has stopped. Absent: the recipe has
     no server."""
+    plan_replica: Callable[[Mapping[str, Path], list[str], Mapping[str, str]], ReplicaPlan] | None = None
+    """(exported folders by what was typed for them, arguments of `serve`, environment) → how a process serves them behind the proxy of a
+    cluster, for `overtone ray-serve`. Raises `UserError`, before a model is loaded, for what cannot be served. Absent: no server of the
+    recipe can be replicated."""
     sample: Callable[[Path, list[str]], list[Answer]] | None = None
     """(exported folder, prompts) → an answer to each prompt, without randomness, for `sample.every`. Called in a process of its own, on
     the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""

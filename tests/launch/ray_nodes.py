@@ -22,6 +22,7 @@ QUIET = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",  # importing torch takes long on a machine that others use too
     "RAY_worker_niceness": "0",  # Ray's 15 starves its workers on a machine that others use too
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",  # as for the workers of a training
 }
 
 

@@ -150,6 +150,7 @@ UNTRACED = {
     ("finetune", "eval-voice"): "a recognizer and a voice for each of a dozen runs; it writes by `generate`'s and `select`'s functions",
     ("finetune", "ray-train"): "a cluster for each of a dozen runs; its worker is the training of `train`",
     ("finetune", "ray-tune"): "the same; its trials are trainings",
+    ("finetune", "ray-serve"): "the same; its replicas are the server of `serve`",
 }
 """Verbs without a case, with the reason."""
 QUICK = ("text", "text again", "translate")

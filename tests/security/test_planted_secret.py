@@ -90,6 +90,7 @@ def list_commands(planted: Planted) -> Commands:
         "plan": [planted.training, [*planted.training, "--settings"], [*planted.training, "--write", url]],
         "ray-train": [["--num-workers", "1", *data, "--data.train", gone], ["--num-workers", "1", "--storage", url, *data]],
         "ray-tune": [["--space", "space.yaml", *data, "--data.train", gone], ["--space", url, *data]],
+        "ray-serve": [["--model", url], *(["--model", export, flag, url] for flag in ("--token-file", "--replicas", "--use-gpu"))],
         "export": [
             [run, "--to", export],
             *([run, "--to", "other", flag, url] for flag in ("--base", "--recipe", "--push-to-hub", "--format")),

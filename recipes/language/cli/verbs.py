@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from overtone.finetune.recipe import Answer, Inference
+from overtone.finetune.recipe import Answer, Inference, ReplicaPlan
 from overtone.recipes.language.text_generator import TextGenerator
 
 from .arguments import make_chat_parser, make_generate_parser
@@ -30,6 +30,13 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     from overtone.recipes.language.serving.serve_command import serve
 
     return serve(folders, argv)
+
+
+def plan_replica(folders: Mapping[str, Path], argv: list[str], environment: Mapping[str, str]) -> ReplicaPlan:
+    """`ray-serve`: the same API, as a replica."""
+    from overtone.recipes.language.serving.serve_command import plan_replica
+
+    return plan_replica(folders, argv, environment)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
@@ -57,6 +64,7 @@ INFERENCE = Inference(
     generate=generate,
     chat=chat,
     serve=serve,
+    plan_replica=plan_replica,
     sample=sample,
     example=("--prompt", "Who are you?"),
     load_text_generator=load_text_generator,
@@ -64,6 +72,7 @@ INFERENCE = Inference(
         "generate": lambda: make_generate_parser().print_help(),
         "chat": lambda: make_chat_parser().print_help(),
         "serve": print_serve_help,
+        "ray-serve": print_serve_help,
     },
 )
 """Verbs of an export that AutoModelForCausalLM and AutoTokenizer load."""

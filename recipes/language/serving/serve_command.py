@@ -6,8 +6,8 @@ overtone serve --model exports/mine
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from overtone.recipes.serving.server_options import add_server_options, check_se
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from overtone.finetune.recipe import ReplicaPlan
     from overtone.recipes.language.answer_generation import LoadedModel
     from overtone.recipes.serving.access_control import AccessPolicy
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
-    args = parse_arguments(make_serve_parser(), argv)
-    check_server_options(args, ("max_new_tokens", "context"))
-    require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
+    args = parse(argv)
     from overtone.recipes.serving.model_names import list_typed_names, name_models
     from overtone.recipes.serving.served_app import check_access
 
@@ -37,6 +36,30 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     with access.open_session(), closing(load_models(named, args, list_typed_names(folders))) as chats:
         access.run(build_app(chats, access.policy), chats, access.address.url, f"   API: {access.address.url}/v1")
     return 0
+
+
+def plan_replica(folders: Mapping[str, Path], argv: list[str], environment: Mapping[str, str]) -> ReplicaPlan:
+    """Return how a replica serves these models. Raises `UserError` for what cannot be served."""
+    args = parse(argv)
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.replica import make_plan
+
+    named = name_models(folders)
+
+    @contextmanager
+    def open_app(policy: AccessPolicy) -> Iterator[FastAPI]:
+        with closing(load_models(named, args, list_typed_names(folders))) as chats:
+            yield build_app(chats, policy)
+
+    return make_plan(args, folders.values(), environment, open_app)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse the verb's own arguments. Raises `UserError` for numbers that are too small, and for missing packages."""
+    args = parse_arguments(make_serve_parser(), argv)
+    check_server_options(args, ("max_new_tokens", "context"))
+    require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
+    return args
 
 
 def make_serve_parser() -> argparse.ArgumentParser:

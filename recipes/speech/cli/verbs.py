@@ -13,7 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.finetune.recipe import Answer, DataPreparation, Inference, MeasuredAnswers, PreparedMetrics, RecipeState, SampleMetrics
+from overtone.finetune.recipe import (
+    Answer,
+    DataPreparation,
+    Inference,
+    MeasuredAnswers,
+    PreparedMetrics,
+    RecipeState,
+    ReplicaPlan,
+    SampleMetrics,
+)
 
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
@@ -74,6 +83,12 @@ class SpeechVerbs:
 
         return serve_command.serve(self.load_command().speech.inspect, folders, argv)
 
+    def plan_replica(self, folders: Mapping[str, Path], argv: list[str], environment: Mapping[str, str]) -> ReplicaPlan:
+        """A replica of that server, for `overtone ray-serve`."""
+        from overtone.recipes.speech.serving import serve_command
+
+        return serve_command.plan_replica(self.load_command().speech.inspect, folders, argv, environment)
+
     @property
     def inference(self) -> Inference:
         """The value of `Recipe.inference`."""
@@ -81,6 +96,7 @@ class SpeechVerbs:
         return Inference(
             generate=self.generate,
             serve=self.serve,
+            plan_replica=self.plan_replica,
             sample=self.sample,
             check_prompts=self.check_prompts,
             evaluate=self.evaluate,
@@ -88,7 +104,7 @@ class SpeechVerbs:
             example=example,
             speech=lambda: self.load_command().speech,
             # Those whose help comes without torch. `eval-voice` and `select` need it, and print their help themselves.
-            help={"generate": lambda: self.load_command().parse(["--help"]), "serve": print_serve_help},
+            help={"generate": lambda: self.load_command().parse(["--help"]), "serve": print_serve_help, "ray-serve": print_serve_help},
             metrics=SampleMetrics(self.prepare_metrics, self.measure),
         )
 

@@ -6,19 +6,23 @@ overtone serve --model exports/me --model exports/me-longer
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.server_options import add_server_options, check_server_options, require_packages
 
+PACKAGES = ("fastapi", "uvicorn", "av", "prometheus_client", "python_multipart")
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from overtone.finetune.recipe import ReplicaPlan
     from overtone.recipes.serving.access_control import AccessPolicy
     from overtone.recipes.speech.interface import VoiceFolder
     from overtone.recipes.speech.serving.openai_api import Limits
@@ -32,13 +36,13 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
     """
     args = parse(argv)
-    require_packages(("fastapi", "uvicorn", "av", "prometheus_client", "python_multipart"), "overtone[voice,serve]")
+    require_packages(PACKAGES, "overtone[voice,serve]")
     from overtone.recipes.serving.model_names import list_typed_names, name_models
     from overtone.recipes.serving.served_app import check_access
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.uploaded_clips import Clips
 
-    folders = {**folders, **({args.base: resolve_model("--base", args.base)} if args.base else {})}
+    folders = add_base(folders, args)
     exports = {name: inspect(folder) for name, folder in name_models(folders).items()}
     access = check_access(args)
     url = access.address.url
@@ -54,6 +58,39 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), access.policy, clips)
         access.run(app, speech, url, f"   API: {url}/v1")
     return 0
+
+
+def plan_replica(
+    inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], argv: list[str], environment: Mapping[str, str]
+) -> ReplicaPlan:
+    """Return how a replica serves these voices. Raises `UserError` for what cannot be served."""
+    args = parse(argv)
+    if args.blind is not None:
+        raise UserError("--blind compares two models in one server; start it with `overtone serve`")
+    require_packages(PACKAGES, "overtone[voice,serve]")
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.replica import make_plan, open_replica_folder
+    from overtone.recipes.speech.serving.openai_api import Limits
+    from overtone.recipes.speech.serving.uploaded_clips import Clips
+
+    folders = add_base(folders, args)
+    exports = {name: inspect(folder) for name, folder in name_models(folders).items()}
+
+    @contextmanager
+    def open_app(policy: AccessPolicy) -> Iterator[FastAPI]:
+        with (
+            open_replica_folder() as folder,
+            closing(Clips(folder / "clips")) as clips,
+            closing(load_models(exports, args, list_typed_names(folders))) as speech,
+        ):
+            yield build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
+
+    return make_plan(args, folders.values(), environment, open_app)
+
+
+def add_base(folders: Mapping[str, Path], args: argparse.Namespace) -> dict[str, Path]:
+    """The models to serve, with that of `--base`."""
+    return {**folders, **({args.base: resolve_model("--base", args.base)} if args.base else {})}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
