@@ -89,6 +89,12 @@ def find_age(folder: Path) -> float:
 def find_inside(place: Path, name: str) -> Path:
     """Return the folder `name`, relative to `place`. Raises `UserError` if it is no folder there, or if a link leads out of `place`."""
     folder = place / name
-    if Path(name).is_absolute() or ".." in Path(name).parts or not folder.resolve().is_relative_to(place) or not folder.is_dir():
+    if (
+        not name
+        or Path(name).is_absolute()
+        or ".." in Path(name).parts
+        or not folder.resolve().is_relative_to(place)
+        or not folder.is_dir()
+    ):
         raise UserError(f"{name[:200]} is no folder in the studio's folder; reload the page")
     return folder

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import Environment
 from pydantic import BaseModel, JsonValue
@@ -129,16 +130,16 @@ def answer_form(path: str, kind: type[Form], act: Callable[[Form, Mapping[str, s
 
 
 def accept_command(
-    studio: Studio, path: str, kind: type[Form], build: Callable[[Form], tuple[str, list[str]]], page: Callable[[Form], str]
+    studio: Studio, path: str, kind: type[Form], build: Callable[[Form], tuple[str, list[str]]]
 ) -> tuple[tuple[Route, ...], tuple[Endpoint, ...]]:
     """Return the routes and endpoints of a form that starts a verb: POST `path` starts it as a job and leads to the job's page, POST
     `path/command` returns the command alone, as `command`.
 
-    `build`: returns the verb and its words. `page`: the address of the form with these settings.
+    `build`: returns the verb and its words. GET `path` is the form; with `?from=ID` it shows the settings of a job again.
     """
 
     def start(form: Form, _: Mapping[str, str]) -> dict[str, str]:
-        return {"next": f"/job/{start_job(studio.place, *build(form), page(form))}"}
+        return {"next": f"/job/{start_job(studio.place, *build(form), path)}"}
 
     def preview(form: Form, _: Mapping[str, str]) -> dict[str, str]:
         verb, words = build(form)
@@ -147,6 +148,11 @@ def accept_command(
 
     routes = accept_json(path, kind), accept_json(f"{path}/command", kind)
     return routes, (answer_form(path, kind, start), answer_form(f"{path}/command", kind, preview))
+
+
+def link_to(label: str, path: str, **query: str) -> Link:
+    """Return the link to a page of the studio."""
+    return f"{path}?{urlencode(query)}", label
 
 
 def require_name(what: str, name: str) -> str:

@@ -27,7 +27,7 @@ CUT = """() => [...document.querySelectorAll("button, th, td, label, summary, h1
   && !one.closest(".scroll, .hidden") && getComputedStyle(one).display !== "inline" && one.scrollWidth > one.clientWidth + 1
 ).map((one) => one.outerHTML.slice(0, 80))"""
 """Elements whose text is cut."""
-UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button, audio, img, a")].filter((one) => {
+UNNAMED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, audio, img, a")].filter((one) => {
   const named = one.labels?.length || one.ariaLabel || one.getAttribute("aria-labelledby") || one.textContent.trim() || one.alt;
   return !named;
 }).map((one) => one.outerHTML.slice(0, 80))"""

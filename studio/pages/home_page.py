@@ -61,17 +61,14 @@ class MachineLine:
     """Owns the line about this machine, which is computed on a thread: a driver may take seconds to answer."""
 
     def __init__(self, place: Path) -> None:
-        self._text, self._place = "is being examined; reload the page", place
-        self._thread = threading.Thread(target=self._examine, name="machine", daemon=True)
+        self._lines = list[str]()
+        self._thread = threading.Thread(target=lambda: self._lines.append(describe_machine(place)), name="machine", daemon=True)
         self._thread.start()
 
-    def _examine(self) -> None:
-        self._text = describe_machine(self._place)
-
     def read(self) -> str:
-        """Return the line; waits a moment for the first one."""
+        """Return the line; waits a moment for it."""
         self._thread.join(0.3)
-        return self._text
+        return self._lines[0] if self._lines else "is being examined; reload the page"
 
 
 def describe_folder(studio: Studio, folder: Path) -> tuple[str, str]:

@@ -26,7 +26,7 @@ QUIET = 30
 """Looks without news after which a line is sent, so that a closed connection is noticed."""
 LARGEST_LOG = 2**25
 """Bytes at the end of a log that are shown as a whole."""
-FORM = re.compile(r"/[a-z/]+(?:\?[^\s\"'<>\\]*)?")
+FORM = re.compile(r"/[a-z]+(?:/[a-z]+)*")
 """Addresses of forms of the studio."""
 
 

@@ -27,7 +27,7 @@ export async function post(path, body) {
 
 /** Show the command of a form, which changes with its fields. */
 async function preview(form) {
-  const shown = find(form.dataset.command);
+  const shown = find(form.getAttribute("data-command")); // `form.dataset` would be a field of that name
   try {
     shown.textContent = (await (await request(`${form.getAttribute("action")}/command`, readForm(form))).json()).command;
     say("");
@@ -45,6 +45,7 @@ function follow(event) {
 }
 document.addEventListener("input", follow);
 document.addEventListener("change", follow);
+document.addEventListener("change", ({ target }) => target.matches("[data-reload]") && target.form.submit());
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-start]");
   if (!form) return;
@@ -52,7 +53,7 @@ document.addEventListener("submit", async (event) => {
   if (!check()) return;
   const button = event.submitter;
   if (button) button.disabled = true;
-  await post(form.getAttribute("action"), readForm(form));
+  await post(button?.getAttribute("formaction") || form.getAttribute("action"), readForm(form));
   if (button) button.disabled = false;
 });
 document.addEventListener("click", async (event) => {

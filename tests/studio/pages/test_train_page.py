@@ -1,0 +1,119 @@
+"""The form of a training starts exactly the command that it shows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import find_recipe
+from overtone.finetune.recipe.discovery import load_options
+from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.studio.jobs import job_queue, job_records
+from overtone.studio.pages import train_page
+from overtone.studio.pages.train_page import RECIPES, TrainForm, describe_settings, find_free_name, list_local_models, list_words
+from overtone.studio.studio_app import make_application
+from tests.asgi import App
+from tests.data_prep.conftest import MARKUP
+from tests.studio.test_folder_content import write_dataset
+
+FORM = {"recipe": "llm_sft", "dataset": "data/my chats", "name": "mine", "model": "Qwen/Qwen3-0.6B"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_dataset(tmp_path / "data" / "my chats", made_by="overtone text")
+    write_dataset(tmp_path / "data" / "voice")
+    return tmp_path
+
+
+@pytest.fixture
+def app(place: Path) -> Iterator[App]:
+    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
+    yield found
+    found.close()
+
+
+def test_the_words_are_a_command_that_the_verb_understands(place: Path) -> None:
+    (place / "data" / "my chats" / "val.jsonl").write_text("{}\n")
+    words = list_words(place, TrainForm.model_validate({**FORM, "adapters": "qlora", "train.lr": "1e-3", "options.supervise": "last"}))
+    pairs = [(key.removeprefix("--"), value) for key, value in zip(words[::2], words[1::2], strict=True)]
+    config = resolve("llm_sft", load_options(find_recipe("llm_sft")), [find_recipe("llm_sft") / "config.yaml"], pairs[1:])
+    assert str(config.data.train) == "data/my chats/train.jsonl" and str(config.data.val) == "data/my chats/val.jsonl"
+    assert config.train.lr == 1e-3 and config.model.lora is not None and config.model.quantization == "nf4"
+    assert str(config.run.dir) == "runs/mine" and config.options.supervise == "last"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dataset": "../.."}, "is no folder"),
+        ({"name": "../a"}, "is no name"),
+        ({"recipe": "evil"}, "no such recipe"),
+        ({"train.lrr": "1"}, "is no setting"),
+        ({"recipe": "llm_sft", "run.dir": "x"}, "is no setting"),
+    ],
+)
+def test_wrong_fields_are_refused(changes: dict[str, str], reason: str, place: Path) -> None:
+    with pytest.raises(UserError, match=reason):
+        list_words(place, TrainForm.model_validate({**FORM, **changes}))
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipes in RECIPES.values() for recipe in recipes])
+def test_every_key_has_a_description_and_a_default(recipe: str) -> None:
+    settings = describe_settings(recipe)
+    assert len(settings) > 60 and all(one.text and one.default for one in settings), [one.key for one in settings if not one.text]
+    shown = [one for one in settings if one.key == "train.optimizer"]
+    assert "muon" in shown[0].choices and not {"run.dir", "data.train"} & {one.key for one in settings}
+    assert train_page.list_models(recipe)
+
+
+def test_the_page_shows_the_recipes_of_the_data(app: App) -> None:
+    page = app.ask("GET", "/train", query=b"dataset=data%2Fmy+chats").body.decode()
+    assert "llm_dpo" in page and "voice_clone" not in page and "Peak learning rate" in page and "data/my chats" in page
+    assert "voice_clone" in app.ask("GET", "/train", query=b"dataset=data%2Fvoice").body.decode()
+
+
+def test_without_data_the_page_says_so(tmp_path: Path) -> None:
+    app = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
+    assert "no dataset in this folder yet" in app.ask("GET", "/train").body.decode()
+    app.close()
+
+
+def test_the_shown_command_is_the_one_that_starts(app: App, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[list[str]]()
+    monkeypatch.setattr(job_queue, "_start_runner", lambda place, id, held: started.append(job_records.read_job(place, id).command.words))
+    body = json.dumps({**FORM, "train.steps": "3", "sample.prompts": "['a; b $(c)']"}).encode()
+    command = json.loads(app.ask("POST", "/train/command", body).body)["command"]
+    next_page = json.loads(app.ask("POST", "/train", body).body)["next"]
+    assert shlex.split(command) == ["overtone", "train", *started[0]] and next_page.startswith("/job/")
+    again = app.ask("GET", "/train", query=f"from={next_page.removeprefix('/job/')}".encode()).body.decode()
+    assert 'value="3"' in again and 'value="mine"' in again and "Qwen/Qwen3-0.6B" in again
+    json.loads(app.ask("POST", "/train/plan", body).body)
+    assert started[1] == started[0]
+
+
+def test_a_refused_setting_starts_nothing(app: App, place: Path) -> None:
+    answer = app.ask("POST", "/train", json.dumps({**FORM, "checkpoint.copy_to": "s3://other/place"}).encode())
+    assert answer.status == 400 and "leads out" in json.loads(answer.body)["detail"] and not (place / ".studio").exists()
+    assert app.ask("POST", "/train", json.dumps({**FORM, "train.lr": [1]}).encode()).status == 400
+
+
+def test_a_new_run_has_a_free_name(tmp_path: Path) -> None:
+    assert find_free_name(tmp_path, MARKUP) == "img-src-x-onerror-alert-1"
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert find_free_name(tmp_path, "a") == "a-2" and find_free_name(tmp_path, "ä") == "run"
+
+
+def test_models_of_the_folder_are_offered(tmp_path: Path) -> None:
+    for name in ("models/a", ".hidden/b", "one/two/three"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").touch()
+        (tmp_path / name / "model.safetensors").touch()
+    (tmp_path / "linked").symlink_to(tmp_path / "models")
+    assert list_local_models(tmp_path) == ["models/a"]
