@@ -62,7 +62,8 @@ test-chat: $(CHAT)  ## chats, images, CSM and Orpheus on transformers 5, in thei
 
 test-real: $(CHAT)  ## released models, built in .real_models or OVERTONE_REAL_MODELS from 220 MB of packages; skipped without them
 	.venv-chat/bin/python $(INSTALL) --require-hashes -r locked/gguf.txt || true  # without it, the tests of GGUF exports are skipped
-	OMP_NUM_THREADS=2 .venv-chat/bin/python -m pytest -m slow tests/real
+	.venv-chat/bin/python $(INSTALL) --require-hashes --upgrade --target .venv-chat/lm-eval -r locked/lm-eval.txt || true  # likewise
+	OMP_NUM_THREADS=2 .venv-chat/bin/python -m pytest -m slow tests/real tests/recipes/llm_sft/test_lm_eval.py
 
 test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admits: llm_sft with transformers 5, everything with 4.57.3; not part of CI
 	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)

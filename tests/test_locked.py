@@ -52,7 +52,7 @@ def test_all_that_is_pinned_is_locked() -> None:
     assert set(pins(ROOT / "constraints.txt")) - set(everything) <= {"tzdata"}, "run locked/compile"
 
 
-@pytest.mark.parametrize("name", [*PINS, *OLDEST, "cuda.txt", "similarity.txt", "real.txt", "gguf.txt"])
+@pytest.mark.parametrize("name", [*PINS, *OLDEST, "cuda.txt", "similarity.txt", "real.txt", "gguf.txt", "lm-eval.txt"])
 def test_every_entry_has_a_hash(name: str) -> None:
     entries = re.findall(r"^[^#\s].*(?:\n[ ]+.*)*", (ROOT / "locked" / name).read_text(encoding="utf-8"), re.MULTILINE)
     assert entries and all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
