@@ -26,5 +26,5 @@ def test_help_is_printed_without_torch() -> None:
         "[show() for show in INFERENCE.help.values()]; print(sorted(INFERENCE.help), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[-1] == "['chat', 'generate', 'serve'] False", done.stderr
+    assert done.stdout.splitlines()[-1] == "['chat', 'generate', 'ray-serve', 'serve'] False", done.stderr
     assert "--prompt-file" in done.stdout and "--context" in done.stdout

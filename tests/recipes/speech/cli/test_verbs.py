@@ -77,6 +77,6 @@ def test_the_modules_of_a_recipe_are_imported_by_its_verbs_alone() -> None:
         raise AssertionError("imported")
 
     verbs = SpeechVerbs(fail)
-    assert set(verbs.inference.help) == {"generate", "serve"} and verbs.inference.example
+    assert set(verbs.inference.help) == {"generate", "serve", "ray-serve"} and verbs.inference.example
     with pytest.raises(AssertionError, match="imported"):
         verbs.inference.help["generate"]()
