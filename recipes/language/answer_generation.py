@@ -1,4 +1,4 @@
-"""Generates answers with an exported model, from prompts in the format that was trained, by transformers' own cached generation."""
+"""An exported model for answers, its prompts in the format that was trained, and greedy answers by transformers' own generation."""
 
 from __future__ import annotations
 
@@ -37,18 +37,6 @@ class LoadedModel:
     def positions(self) -> int | None:
         """The model's maximum number of tokens; None if its config has none."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """Settings of generation."""
-
-    tokens: int = 512
-    """Maximum tokens of an answer."""
-    temperature: float = 0.0
-    """0: always take the most likely token."""
-    top_p: float = 1.0
-    """Sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2019, arXiv:1904.09751)."""
 
 
 @dataclass(frozen=True)
@@ -109,36 +97,25 @@ def check_length(ids: list[int], loaded: LoadedModel) -> None:
         raise UserError(f"the prompt has {len(ids):,} tokens, and the model has {loaded.positions:,} positions; shorten the prompt")
 
 
-def generate_answer(loaded: LoadedModel, ids: list[int], decoding: Decoding, streamer: Any = None) -> GeneratedAnswer:
-    """Return the answer to one prompt. A `streamer` of transformers gets each token when it is generated. Raises `UserError` as
-    `check_length`."""
+def generate_answer(loaded: LoadedModel, ids: list[int], tokens: int) -> GeneratedAnswer:
+    """The greedy answer to one prompt by transformers' own generation, of at most `tokens` tokens. Raises `UserError` as `check_length`."""
     check_length(ids, loaded)
-    room = decoding.tokens if loaded.positions is None else min(decoding.tokens, loaded.positions - len(ids))
+    room = tokens if loaded.positions is None else min(tokens, loaded.positions - len(ids))
     # As the model's own config: arguments of `generate` would be merged with the settings of the base (sampling, penalties).
-    loaded.model.generation_config = make_generation_config(decoding, room, loaded.stop_ids)
+    loaded.model.generation_config = make_generation_config(room, loaded.stop_ids)
     given = torch.tensor([ids], device=loaded.model.device)
     with torch.inference_mode():
-        whole = loaded.model.generate(given, attention_mask=torch.ones_like(given), streamer=streamer)
+        whole = loaded.model.generate(given, attention_mask=torch.ones_like(given))
     new: list[int] = whole[0, len(ids) :].tolist()
     text = loaded.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return GeneratedAnswer(text, bool(new) and new[-1] in loaded.stop_ids)
 
 
-def make_generation_config(decoding: Decoding, room: int, stop_ids: list[int]) -> Any:
-    """transformers' GenerationConfig with these settings and no others. `room`: most new tokens."""
+def make_generation_config(room: int, stop_ids: list[int]) -> Any:
+    """transformers' GenerationConfig for a greedy answer of at most `room` tokens."""
     from transformers import GenerationConfig
 
-    sampling: dict[str, Any] = {"do_sample": False}
-    if decoding.temperature > 0:
-        sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}  # top_k would be 50
-    return GenerationConfig(max_new_tokens=room, eos_token_id=stop_ids, pad_token_id=stop_ids[0] if stop_ids else 0, **sampling)
-
-
-def answer_prompt(loaded: LoadedModel, decoding: Decoding, seed: int, prompt: tuple[int, list[int]]) -> GeneratedAnswer:
-    """Return the answer to a prompt (its number in the file, token ids). Its randomness depends on the seed and its number alone."""
-    number, ids = prompt
-    torch.manual_seed(derive_seed(seed, number))
-    return generate_answer(loaded, ids, decoding)
+    return GenerationConfig(max_new_tokens=room, eos_token_id=stop_ids, pad_token_id=stop_ids[0] if stop_ids else 0, do_sample=False)
 
 
 def derive_seed(seed: int, number: int) -> int:
@@ -152,4 +129,4 @@ def sample(folder: Path, prompts: list[str]) -> list[str]:
     """Greedy answers, for `sample.every`."""
     loaded = load_model(folder)
     rows = [make_row(prompt, None, loaded.tokenizer) for prompt in prompts]
-    return [generate_answer(loaded, tokenize_prompt(row, loaded.tokenizer), Decoding(SAMPLE_TOKENS)).text for row in rows]
+    return [generate_answer(loaded, tokenize_prompt(row, loaded.tokenizer), SAMPLE_TOKENS).text for row in rows]

@@ -39,6 +39,8 @@ class AnswerSettings:
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"--top-p {self.top_p:g}: must be a probability above 0 and at most 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must not be negative")
         if self.temperature == 0 and self.top_p is not None:
             raise UserError("--top-p has no effect with --temperature 0, which always takes the most likely token; remove one of them")
 

@@ -95,7 +95,7 @@ def test_a_chat_model_answers_as_the_verb_does(tmp_path: Path) -> None:
             model.chat("Hello", top_p=2.0)
     loaded = answer_generation.load_model(base)
     ids = answer_generation.tokenize_prompt(answer_generation.make_row("Who are you?", None, loaded.tokenizer), loaded.tokenizer)
-    answer = answer_generation.generate_answer(loaded, ids, answer_generation.Decoding(7))
+    answer = answer_generation.generate_answer(loaded, ids, 7)
     assert (reply.text, reply.ended) == (answer.text, answer.ended)
 
 

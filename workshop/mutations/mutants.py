@@ -3210,7 +3210,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "recipes/language/answer_generation.py",
         'return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1',
         "return seed",
-        "tests/recipes/language/test_answer_generation.py::test_the_answer_to_a_prompt_does_not_depend_on_the_prompts_before_it",
+        "tests/recipes/language/serving/test_answer_streaming.py::test_the_answer_to_a_prompt_does_not_depend_on_the_prompts_before_it",
         "the same prompt twice gets the same sampled answer twice",
     ),
     Mutant(

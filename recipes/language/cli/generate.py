@@ -21,17 +21,17 @@ from overtone.finetune.storage.strict_json import loads_object
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_content, print_diagnostic
 from overtone.recipes.language.answer_generation import (
-    Decoding,
     GeneratedAnswer,
-    answer_prompt,
     check_length,
     load_model,
     make_chat_row,
     make_row,
     tokenize_prompt,
 )
+from overtone.recipes.language.serving.answer_streaming import AnswerStreamer, make_request
 from overtone.recipes.language.text_generator import AnswerSettings
 from overtone.recipes.ray_generation import GenerationEngine, explain_failures, open_engine, read_engine, run_batches
+from overtone.recipes.serving.running_batch_interface import STOP
 
 from .arguments import make_generate_parser
 
@@ -44,7 +44,7 @@ def generate(folder: Path, argv: list[str]) -> int:
     engine = read_engine(arguments)
     if engine.engine == "ray" and arguments.prompt_file is None:
         raise UserError("--engine ray answers a file of prompts; give --prompt-file FILE instead of --prompt, or remove --engine")
-    decoding = make_decoding(arguments)
+    settings = read_settings(arguments)
     prompts = read_prompts(arguments)
     loaded = load_model(folder)
     rows = [make_row(prompt, arguments.system, loaded.tokenizer) if isinstance(prompt, str) else prompt for prompt in prompts]
@@ -53,20 +53,32 @@ def generate(folder: Path, argv: list[str]) -> int:
         check_length(ids, loaded)
     if engine.engine == "ray":
         del loaded  # its memory is for the workers
-        return print_distributed_answers(folder, tokenized, decoding, arguments.seed, engine)
+        return print_distributed_answers(folder, tokenized, settings, engine)
+    answers = AnswerStreamer(loaded)
     for number, ids in enumerate(tokenized):
-        print_answer(number, len(tokenized), answer_prompt(loaded, decoding, arguments.seed, (number, ids)), decoding)
+        print_answer(number, len(tokenized), answer_prompt(answers, settings, (number, ids)), settings)
     return 0
 
 
-def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Decoding, out: TextIO | None = None) -> None:
+def answer_prompt(answers: AnswerStreamer, settings: AnswerSettings, prompt: tuple[int, list[int]]) -> GeneratedAnswer:
+    """Return the answer to a prompt (its number in the file, token ids). Its randomness depends on the seed and its number alone."""
+    number, ids = prompt
+    pieces, texts = answers.stream(make_request(answers.loaded, ids, settings, number)), list[str]()
+    while True:
+        try:
+            texts.append(next(pieces).text)
+        except StopIteration as end:
+            return GeneratedAnswer("".join(texts), end.value == STOP)
+
+
+def print_answer(number: int, count: int, answer: GeneratedAnswer, settings: AnswerSettings, out: TextIO | None = None) -> None:
     """Print the answer to one of `count` prompts. `out`: None is the standard output."""
     print_content(answer.text if count == 1 else f"── {number + 1}\n{answer.text}", out)
     if not answer.ended:
-        print_diagnostic(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)")
+        print_diagnostic(f"(cut off after {settings.max_new_tokens} tokens, or at the model's last position, before the answer ended)")
 
 
-def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, seed: int, engine: GenerationEngine) -> int:
+def print_distributed_answers(folder: Path, tokenized: list[list[int]], settings: AnswerSettings, engine: GenerationEngine) -> int:
     """Print the answers of a Ray cluster's workers in the order of the prompts, as this process would; returns the exit code. Raises
     `UserError` at the end if prompts have failed."""
     shared = files.fresh_folder(Path.cwd(), ".generate")
@@ -76,7 +88,7 @@ def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding
         # Ray prints messages about its workers to the standard output, among the answers.
         with contextlib.redirect_stdout(sys.stderr), open_engine(engine, shared, [folder]) as remote:
             assert remote is not None
-            for index, answer in run_batches(prompts, partial(open_model, folder, decoding, seed), remote):
+            for index, answer in run_batches(prompts, partial(open_model, folder, settings), remote):
                 found[index] = answer
                 while printed in found:
                     ready = found.pop(printed)
@@ -84,7 +96,7 @@ def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding
                         failures.append(ready.why)
                         print_diagnostic(f"prompt {printed + 1}: no answer: {ready.why}")
                     else:
-                        print_answer(printed, len(prompts), ready, decoding, out)
+                        print_answer(printed, len(prompts), ready, settings, out)
                     printed += 1
     finally:
         files.discard(shared)
@@ -94,16 +106,16 @@ def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding
 
 
 @contextlib.contextmanager
-def open_model(folder: Path, decoding: Decoding, seed: int, _number: int) -> Iterator[Callable[[tuple[int, list[int]]], GeneratedAnswer]]:
+def open_model(folder: Path, settings: AnswerSettings, _number: int) -> Iterator[Callable[[tuple[int, list[int]]], GeneratedAnswer]]:
     """Load the model in this process; yields the function that answers a prompt."""
-    yield partial(answer_prompt, load_model(folder), decoding, seed)
+    yield partial(answer_prompt, AnswerStreamer(load_model(folder)), settings)
 
 
-def make_decoding(arguments: argparse.Namespace) -> Decoding:
+def read_settings(arguments: argparse.Namespace) -> AnswerSettings:
     """Return the settings on the command line. Raises `UserError` for a number that is out of range."""
-    settings = AnswerSettings(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
+    settings = AnswerSettings(arguments.max_new_tokens, arguments.temperature, arguments.top_p, arguments.seed)
     settings.check()
-    return Decoding(settings.max_new_tokens, settings.sampling_temperature, settings.top_p or 1.0)
+    return settings
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:

@@ -15,6 +15,9 @@ from .incremental_detokenizer import AnswerText
 CAPTURED = 1024
 """Answers up to this length are prepared for at start-up: room for more might not be needed, and takes memory."""
 
+SETTINGS = (CodeSampler(False, top_p=0.5), CodeSampler(greedy=False), CodeSampler(greedy=True))
+"""One sampler for each sequence of operations that a request's settings need."""
+
 
 @dataclass(frozen=True)
 class AnswerRequest:
@@ -42,12 +45,14 @@ class AnswerPiece:
 class ChatBatch:
     """Owns the answers in progress. Implements `RunningBatch`."""
 
-    def __init__(self, loaded: LoadedModel, slots: int, longest: int, context: int) -> None:
+    def __init__(self, loaded: LoadedModel, slots: int, longest: int | None, context: int | None) -> None:
         """`loaded`: a model for which `find_obstacle` found nothing. `longest`: maximum tokens of an answer; on a GPU, the steps of such
-        answers, up to `CAPTURED` tokens, are captured now, with all settings that a request can have. `context`: as of `TokenBatch`."""
+        answers, up to `CAPTURED` tokens, are captured now, with all settings that a request can have; None: each
+        step is captured when a request needs it. `context`: as of `TokenBatch`."""
         self._tokenizer, self._batch = loaded.tokenizer, TokenBatch(loaded.model, loaded.stop_ids, slots, context)
-        for sampler in (CodeSampler(False, top_p=0.5), CodeSampler(greedy=False), CodeSampler(greedy=True)):
-            self._batch.capture_frames(min(longest, CAPTURED), sampler)
+        if longest is not None:
+            for sampler in SETTINGS:
+                self._batch.capture_frames(min(longest, CAPTURED), sampler)
         self._answers: dict[int, AnswerText] = {}
 
     @property

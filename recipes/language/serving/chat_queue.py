@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 from overtone.recipes.language.answer_generation import LoadedModel
@@ -13,9 +12,9 @@ from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
 
+from .answer_streaming import AnswerStreamer
 from .batching_compatibility import find_obstacle
 from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch
-from .single_answer_generation import stream_answer
 
 AnswerLane = RunningBatch[AnswerRequest, AnswerPiece]
 AnswerProgress = StepProgress[AnswerPiece]
@@ -73,5 +72,4 @@ def open_lane(model: ServedModel, slots: int, obstacle: str | None) -> AnswerLan
     """The running batch of a model; one request at a time if there is an obstacle."""
     if obstacle is None:
         return ChatBatch(model.loaded, slots, model.longest, model.context)
-    stream: partial[Generator[AnswerPiece, None, str]] = partial(stream_answer, model.loaded)
-    return OneAtATime[AnswerRequest, AnswerPiece](stream)
+    return OneAtATime[AnswerRequest, AnswerPiece](AnswerStreamer(model.loaded).stream)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from overtone.recipes.language.answer_generation import LoadedModel
+from overtone.recipes.language.answer_generation import LoadedModel, make_generation_config
 from overtone.recipes.serving.running_batch_interface import LENGTH, STOP
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
@@ -60,11 +60,8 @@ def generate_tokens(loaded: LoadedModel, request: AnswerRequest) -> Generator[in
 def _generate(loaded: LoadedModel, request: AnswerRequest, news: queue.Queue[int | BaseException | None], closed: threading.Event) -> None:
     """Body of the thread. `news`: the tokens, and then None or the error."""
     given = torch.tensor([request.prompt], device=loaded.model.device)
-    ends = loaded.stop_ids
     # As the model's own config: arguments of `generate` would be merged with the settings of the base (sampling, penalties).
-    loaded.model.generation_config = GenerationConfig(
-        max_new_tokens=request.limit, eos_token_id=ends, pad_token_id=ends[0] if ends else 0, do_sample=False
-    )
+    loaded.model.generation_config = make_generation_config(request.limit, loaded.stop_ids)
     try:
         with torch.inference_mode():
             loaded.model.generate(

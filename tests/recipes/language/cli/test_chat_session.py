@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from overtone.finetune.cli import chat
 from overtone.finetune.errors import UserError
 from overtone.recipes.language import answer_generation
 from overtone.recipes.language.cli import chat_session
+from overtone.recipes.language.serving.answer_streaming import AnswerStreamer
+from overtone.recipes.language.serving.chat_batch import AnswerPiece
+from overtone.recipes.language.text_generator import AnswerSettings
 from tests.recipes.llm_sft import tiny_runs
 
 
@@ -50,7 +54,7 @@ def test_tokens_are_printed_when_they_are_generated(
     loaded = answer_generation.load_model(exported)
     printed: list[str] = []
     monkeypatch.setattr("builtins.print", lambda *words, **_: printed.append("".join(map(str, words))))
-    chat_session.answer_last(loaded, [{"role": "user", "content": "Who are you?"}], answer_generation.Decoding())
+    chat_session.answer_last(AnswerStreamer(loaded), [{"role": "user", "content": "Who are you?"}], AnswerSettings(), 0)
     assert "".join(printed) == "I am a machine." and len([piece for piece in printed if piece]) > 1
 
 
@@ -62,12 +66,32 @@ def test_a_question_that_is_too_long_is_not_kept(
 
 
 def test_an_interrupted_answer_is_not_kept(exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+    stopped = list[bool]()
 
-    monkeypatch.setattr(chat_session, "generate_answer", interrupted)
+    def interrupted(*_: Any) -> Generator[AnswerPiece, None, str]:
+        try:
+            yield AnswerPiece("Go", 1)
+            raise KeyboardInterrupt
+        finally:
+            stopped.append(True)
+
+    monkeypatch.setattr(AnswerStreamer, "stream", interrupted)
     first, second = conversation(exported, ["Good day.", "Good day."], monkeypatch)
-    assert first == second and "the question and this answer are not kept" in capsys.readouterr().out
+    assert first == second and "Go (stopped; the question and this answer are not kept" in capsys.readouterr().out
+    assert stopped == [True, True]
+
+
+def test_each_sampled_answer_has_random_numbers_of_its_own(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hot = ("--temperature", "3", "--max-new-tokens", "20")
+
+    def answers(*argv: str) -> list[str]:
+        conversation(exported, ["Who are you?", "/reset", "Who are you?"], monkeypatch, *hot, *argv)
+        return capsys.readouterr().out.split("> ")[1:]
+
+    first = answers("--seed", "1")
+    assert first == answers("--seed", "1") != answers("--seed", "2") and len(set(first)) == len(first)
 
 
 def test_a_model_without_a_chat_template_is_refused(exported: Path, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_an_answer_that_is_cut_off_is_reported(exported: Path, capsys: pytest.Ca
     [("", 0.0, 1.0), ("--temperature 0.7", 0.7, 1.0), ("--top-p 0.9", 1.0, 0.9), ("--temperature 0", 0, 1)],
 )
 def test_generation_is_greedy_by_default(argv: str, temperature: float, top_p: float) -> None:
-    decoding = generate.make_decoding(make_generate_parser().parse_args(["--prompt", "x", *argv.split()]))
-    assert (decoding.temperature, decoding.top_p) == (temperature, top_p)
+    settings = generate.read_settings(make_generate_parser().parse_args(["--prompt", "x", *argv.split()]))
+    assert (settings.sampling_temperature, settings.top_p or 1.0) == (temperature, top_p)
 
 
 def test_prompts_are_read_from_a_file(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from overtone.recipes.language.answer_generation import Decoding, LoadedModel, generate_answer, make_row, tokenize_prompt
+from overtone.recipes.language.answer_generation import LoadedModel, generate_answer, make_row, tokenize_prompt
 from overtone.recipes.language.serving.chat_api import add_to
 from overtone.recipes.language.serving.chat_batch import ChatBatch
 from overtone.recipes.language.serving.chat_queue import ChatQueue, ServedModel
@@ -42,7 +42,7 @@ def read_events(text: str) -> list[Any]:
 
 def test_an_answer_is_that_of_the_verb_generate_whole_and_streamed(client: TestClient, loaded: LoadedModel) -> None:
     prompt = tokenize_prompt(make_row("Good day.", None, loaded.tokenizer), loaded.tokenizer)
-    expected = generate_answer(loaded, prompt, Decoding(30)).text
+    expected = generate_answer(loaded, prompt, 30).text
     whole = client.post("/v1/chat/completions", json=GOOD).json()
     [choice] = whole["choices"]
     assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": expected}, "length")

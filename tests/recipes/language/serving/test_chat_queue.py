@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from overtone.recipes.language.answer_generation import Decoding, LoadedModel, generate_answer
+from overtone.recipes.language.answer_generation import LoadedModel, generate_answer
 from overtone.recipes.language.serving.chat_batch import AnswerRequest, ChatBatch
 from overtone.recipes.language.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
 from overtone.recipes.serving.continuous_batch_scheduler import QueueFullError
@@ -46,7 +46,7 @@ def test_concurrent_answers_are_those_of_the_verb_generate(loaded: LoadedModel) 
 
     async def scenario(chats: ChatQueue) -> None:
         found = await asyncio.gather(*(read(chats, AnswerRequest(prompt, GREEDY, 0, 5 + len(prompt))) for prompt in prompts))
-        assert found == [generate_answer(loaded, prompt, Decoding(5 + len(prompt))).text for prompt in prompts]
+        assert found == [generate_answer(loaded, prompt, 5 + len(prompt)).text for prompt in prompts]
         assert read_metric(chats, "requests_total", outcome="completed") == 10
         assert read_metric(chats, "batch_requests_total") > 1.5 * read_metric(chats, "batch_steps_total")
         assert read_metric(chats, "prompt_tokens_total") == sum(map(len, prompts))

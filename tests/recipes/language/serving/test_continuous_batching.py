@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from overtone.recipes.language.answer_generation import Decoding, LoadedModel, generate_answer
+from overtone.recipes.language.answer_generation import LoadedModel, generate_answer
 from overtone.recipes.language.serving.chat_batch import AnswerRequest
 from overtone.recipes.language.serving.continuous_batching import TokenBatch
 from overtone.recipes.language.serving.ragged_transformers_cache import StockRowCache
@@ -139,7 +139,7 @@ def test_greedy_answers_are_those_of_the_verb_generate(loaded: LoadedModel) -> N
         for row, frame in running.items():
             found[row] += [] if frame.codes is None else [int(frame.codes[0])]
     for row, prompt in zip(rows, prompts, strict=True):
-        expected = generate_answer(loaded, prompt, Decoding(30)).text
+        expected = generate_answer(loaded, prompt, 30).text
         assert loaded.tokenizer.decode(found[row], skip_special_tokens=True, clean_up_tokenization_spaces=False) == expected
 
 
