@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from overtone.studio.page_interface import Page, Studio
-from overtone.studio.pages import home_page, job_page, run_page, train_page
+from overtone.studio.pages import choose_page, home_page, job_page, run_page, train_page, use_page
 
-PAGES: Sequence[Callable[[Studio], Page]] = (home_page.make_page, job_page.make_page, train_page.make_page, run_page.make_page)
+PAGES: Sequence[Callable[[Studio], Page]] = (
+    home_page.make_page,
+    job_page.make_page,
+    train_page.make_page,
+    run_page.make_page,
+    choose_page.make_page,
+    use_page.make_page,
+)
 """The functions that make the pages."""

@@ -1,0 +1,122 @@
+"""The page that chooses among the checkpoints of a run, and exports one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Endpoint
+
+from overtone.data_prep.manifest import VAL
+from overtone.finetune.cli.list_runs import describe_best
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_summary import RunSummary, summarize_run
+from overtone.finetune.pages.request_validation import Route
+from overtone.studio.folder_content import find_inside, list_content
+from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.loss_chart import read_curves
+from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
+from overtone.studio.pages.run_page import STEP, find_trained_run, list_checkpoints
+
+EXPORTS = Path("exports")
+FORMATS: dict[str, tuple[str, ...]] = {
+    "voice_clone": ("custom_voice", "base"),
+    "whisper": ("transformers", "openai-whisper", "ctranslate2"),
+    "llm_sft": ("transformers", "gguf", "ollama", "gguf-adapter"),
+    "llm_dpo": ("transformers", "gguf", "ollama", "gguf-adapter"),
+}
+"""Recipe → formats of its exports, the default first; all others have one. Its contract has them too, but needs torch."""
+SPEECH = ("voice_clone", "codec_lm", "csm")
+"""Recipes whose checkpoints are chosen by what they speak."""
+
+
+class SelectForm(BaseModel, extra="forbid"):
+    """The settings of `overtone select`."""
+
+    run: str
+    data: str = ""
+    """File of rows with recordings, for a voice."""
+    asr: str = ""
+    """Whisper model, for a voice."""
+
+
+class ExportForm(BaseModel, extra="forbid"):
+    """The settings of `overtone export`."""
+
+    run: str
+    name: str
+    checkpoint: str = "newest"
+    """`newest`, `best` (the choice of select), or a step."""
+    format: str = ""
+    strength: str = ""
+    quantize: Literal["", "f16", "bf16", "q8_0"] = ""
+    adapter_only: bool = False
+
+
+def make_page(studio: Studio) -> Page:
+    """Return the page."""
+
+    def show(request: Request) -> Response:
+        run = find_inside(studio.place, request.query_params.get("run", ""))
+        summary, losses = summarize_run(run), read_curves(run).evaluations
+        steps = [int(path.name.removeprefix(STEP)) for path in list_checkpoints(run)]
+        datasets = [str(one.folder.relative_to(studio.place)) for one in list_content(studio.place).datasets if one.has_validation]
+        return studio.render(
+            "choose_page.html",
+            "/choose",
+            name=str(run.relative_to(studio.place)),
+            run=summary,
+            best=describe_best(summary),
+            steps=[(step, losses.get(step)) for step in steps],
+            speaks=summary.recipe in SPEECH,
+            data=[f"{one}/{VAL}" for one in datasets],
+            formats=FORMATS.get(summary.recipe, ()),
+            is_selected=(run / "selection" / "selection.json").is_file(),
+            export=run.name,
+        )
+
+    def offer(run: RunSummary) -> Sequence[Link]:
+        return (
+            [link_to("Choose and export", "/choose", run=str(run.folder.relative_to(studio.place)))] if list_checkpoints(run.folder) else []
+        )
+
+    def offer_after(job: StudioJob) -> Sequence[Link]:
+        run = job.command.words[0] if job.command.verb == "select" and job.command.words else find_trained_run(job)
+        return [link_to("Choose and export", "/choose", run=run)] if run else []
+
+    select = accept_command(
+        studio,
+        "/choose/select",
+        SelectForm,
+        lambda form: (
+            "select",
+            [
+                str(find_inside(studio.place, form.run).relative_to(studio.place)),
+                *flatten_options([("data", form.data), ("asr", form.asr)]),
+            ],
+        ),
+    )
+    export = accept_command(studio, "/choose/export", ExportForm, lambda form: ("export", list_export_words(studio.place, form)))
+    return Page(
+        routes=(Route("GET", "/choose", query={"run": is_short}), *select[0], *export[0]),
+        endpoints=(Endpoint("/choose", show), *select[1], *export[1]),
+        run_links=offer,
+        job_links=offer_after,
+    )
+
+
+def list_export_words(place: Path, form: ExportForm) -> list[str]:
+    """Return the words of `overtone export`. Raises `UserError` for what is no run, name, checkpoint or strength."""
+    find_inside(place, form.run)
+    if form.checkpoint not in ("newest", "best") and not form.checkpoint.isdecimal():
+        raise UserError(f"checkpoint {form.checkpoint[:40]!r} is no step; choose newest, best, or a step of the list")
+    if form.checkpoint == "best" and form.strength:
+        raise UserError("the chosen checkpoint has its own strength; leave the strength empty, or choose a step")
+    words = [form.run, "--to", str(EXPORTS / require_name("name of the export", form.name))]
+    words += {"newest": [], "best": ["--best"]}.get(form.checkpoint, ["--step", form.checkpoint])
+    words += flatten_options([("format", form.format), ("strength", form.strength), ("quantize", form.quantize)])
+    return [*words, *(["--adapter-only"] if form.adapter_only else [])]

@@ -1,0 +1,160 @@
+"""The page of a model: speak or answer, serve it, and code that calls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route as Endpoint
+
+from overtone.finetune.cli.list_runs import ExportSummary, summarize_export
+from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import RequestError, Route, is_loopback
+from overtone.finetune.pages.web_server import require_free_port
+from overtone.studio.folder_content import find_inside
+from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
+from overtone.studio.pages.choose_page import SPEECH
+from overtone.studio.pages.run_page import SOUNDS
+
+CHAT = ("llm_sft", "llm_dpo")
+"""Recipes whose exports answer prompts."""
+SPOKEN = Path("speech")
+FIRST_PORT, LAST_PORT = 7861, 7960
+MOST_SOUNDS = 50
+
+
+class GenerateForm(BaseModel, extra="forbid"):
+    """The settings of `overtone generate`."""
+
+    model: str
+    text: str = ""
+    """The text to speak, or the prompt to answer."""
+    text_file: str = ""
+    """A file with one text per line, in place of `text`."""
+    name: str = ""
+    """Name of the sound, or of the folder of sounds."""
+    speaker: str = ""
+    system: str = ""
+    max_new_tokens: str = ""
+
+
+class ServeForm(BaseModel, extra="forbid"):
+    """The settings of `overtone serve`."""
+
+    model: str
+    port: str
+    base: str = ""
+    """A second model, to compare the first with."""
+    blind: str = ""
+    """A file of texts for a blind comparison of the two."""
+
+
+def make_page(studio: Studio) -> Page:
+    """Return the page."""
+
+    def show(request: Request) -> Response:
+        model = find_inside(studio.place, request.query_params.get("model", ""))
+        summary = summarize_export(model)
+        return studio.render(
+            "use_page.html",
+            "/use",
+            name=str(model.relative_to(studio.place)),
+            recipe=summary.recipe,
+            speaks=summary.recipe in SPEECH,
+            chats=summary.recipe in CHAT,
+            port=find_free_port(),
+            texts=list_files(studio.place, (".txt", ".jsonl")),
+            sounds=list_files(studio.place / SPOKEN, tuple(SOUNDS))[:MOST_SOUNDS],
+            source=summary.source,
+            is_local=studio.host == "localhost" or is_loopback(studio.host),
+            model_id=model.name,
+        )
+
+    def play(request: Request) -> Response:
+        path = studio.place / SPOKEN / request.query_params.get("file", "")
+        is_inside = path.resolve().is_relative_to(studio.place / SPOKEN) and not (studio.place / SPOKEN).is_symlink()
+        if not is_inside or path.suffix not in SOUNDS or not path.is_file():
+            raise RequestError(404, "there is no such sound; reload the page", "unknown_url")
+        return FileResponse(path, media_type=SOUNDS[path.suffix])
+
+    def offer(export: ExportSummary) -> Sequence[Link]:
+        return [link_to("Use", "/use", model=str(export.folder.relative_to(studio.place)))]
+
+    def offer_after(job: StudioJob) -> Sequence[Link]:
+        words = job.command.words
+        for verb, flag, label in (("export", "--to", "Use the model"), ("generate", "--model", "Back to the model")):
+            if job.command.verb == verb and flag in words[:-1]:
+                return [link_to(label, "/use", model=words[words.index(flag) + 1])]
+        return []
+
+    speech = accept_command(
+        studio, "/use/speak", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=True))
+    )
+    answer = accept_command(
+        studio, "/use/answer", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=False))
+    )
+    server = accept_command(studio, "/use/serve", ServeForm, lambda form: ("serve", list_server_words(studio.place, form)))
+    return Page(
+        routes=(
+            Route("GET", "/use", query={"model": is_short}),
+            Route("GET", "/use/sound", query={"file": is_short}),
+            *speech[0],
+            *answer[0],
+            *server[0],
+        ),
+        endpoints=(Endpoint("/use", show), Endpoint("/use/sound", play), *speech[1], *answer[1], *server[1]),
+        export_links=offer,
+        job_links=offer_after,
+    )
+
+
+def list_generate_words(place: Path, form: GenerateForm, speaks: bool) -> list[str]:
+    """Return the words of `overtone generate` for a voice (`speaks`) or a chat model. Raises `UserError` for what is no model or name, and
+    for no text or two."""
+    find_inside(place, form.model)
+    if bool(form.text.strip()) == bool(form.text_file):
+        raise UserError("enter a text or choose a file, and not both")
+    flag = "--text" if speaks else "--prompt"
+    text = [f"{flag}-file", form.text_file] if form.text_file else [f"{flag}={form.text}"]  # a text may begin with a dash
+    words = ["--model", form.model, *text]
+    if not speaks:
+        return [*words, *flatten_options([("system", form.system), ("max-new-tokens", form.max_new_tokens)])]
+    name = require_name("name of the sound", form.name)
+    return [*words, *flatten_options([("speaker", form.speaker)]), "--out", str(SPOKEN / (name if form.text_file else f"{name}.wav"))]
+
+
+def list_server_words(place: Path, form: ServeForm) -> list[str]:
+    """Return the words of `overtone serve`. Raises `UserError` for what is no model or port."""
+    find_inside(place, form.model)
+    if not form.port.isdecimal() or not FIRST_PORT <= int(form.port) <= LAST_PORT:
+        raise UserError(f"port {form.port[:20]!r}: give a port from {FIRST_PORT} to {LAST_PORT}")
+    return ["--model", form.model, *flatten_options([("port", form.port), ("base", form.base), ("blind", form.blind)])]
+
+
+def find_free_port() -> int:
+    """Return the first port of the studio's servers that nobody uses. Raises `UserError` if all are taken."""
+    for port in range(FIRST_PORT, LAST_PORT):
+        try:
+            require_free_port(port)
+        except UserError:
+            continue
+        return port
+    raise UserError(f"all ports from {FIRST_PORT} to {LAST_PORT} are in use; stop a server")
+
+
+def list_files(place: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Return files with these suffixes at most one folder deep, relative to `place`, sorted, without links and hidden ones."""
+    found = list[str]()
+    if place.is_symlink():
+        return found
+    for folder, inside, names in os.walk(place):
+        below = Path(folder).relative_to(place)
+        inside[:] = [name for name in inside if name[:1] != "."] if not below.parts else []
+        chosen = [name for name in names if name.endswith(suffixes) and name[:1] != "." and not (Path(folder) / name).is_symlink()]
+        found += [str(below / name) for name in chosen]
+    return sorted(found)

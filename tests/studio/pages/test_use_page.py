@@ -1,0 +1,130 @@
+"""The page of a model starts generate and serve with exactly the words that it shows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.studio.jobs.job_commands import check_command
+from overtone.studio.page_interface import Studio
+from overtone.studio.pages import job_page, use_page
+from overtone.studio.pages.use_page import GenerateForm, ServeForm, list_files, list_generate_words, list_server_words
+from overtone.studio.studio_app import make_application
+from tests.asgi import App
+from tests.studio.jobs.test_job_records import make_folder
+
+MODEL = {"model": "exports/a b"}
+
+
+def write_export(folder: Path, recipe: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "overtone.json").write_text(json.dumps({"recipe": recipe, "format": "x", "checkpoint": "runs/a/checkpoints/step-3"}))
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_export(tmp_path / "exports" / "a b", "llm_sft")
+    write_export(tmp_path / "exports" / "voice", "voice_clone")
+    (tmp_path / "lines.txt").write_text("One.\nTwo.\n")
+    (tmp_path / "speech").mkdir()
+    (tmp_path / "speech" / "one.wav").write_bytes(b"RIFF")
+    return tmp_path
+
+
+@pytest.fixture
+def app(place: Path) -> Iterator[App]:
+    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
+    yield found
+    found.close()
+
+
+def test_a_chat_model_answers_and_a_voice_speaks(app: App) -> None:
+    chat = app.ask("GET", "/use", query=b"model=exports%2Fa+b").body.decode()
+    voice = app.ask("GET", "/use", query=b"model=exports%2Fvoice").body.decode()
+    assert 'action="/use/answer"' in chat and 'chat.completions.create(model="a b"' in chat and "Text to speak" not in chat
+    assert 'action="/use/speak"' in voice and "/v1/audio/speech" in voice and "Blind" not in chat and "blind comparison" in voice
+    assert "<option>lines.txt</option>" in voice and "file=one.wav" in voice and "belongs to a person" in voice
+    assert "/use?model=exports%2Fa+b" in app.ask("GET", "/").body.decode()
+
+
+def test_the_words_of_speech(place: Path) -> None:
+    form = GenerateForm.model_validate({**MODEL, "text": "-- Hello; $(id)\nhttps://a/../b", "name": "one", "speaker": "me"})
+    words = list_generate_words(place, form, speaks=True)
+    assert words == ["--model", "exports/a b", f"--text={form.text}", "--speaker", "me", "--out", "speech/one.wav"]
+    check_command(place, "generate", words)
+    many = GenerateForm.model_validate({**MODEL, "text_file": "lines.txt", "name": "lines"})
+    assert list_generate_words(place, many, speaks=True)[-4:] == ["--text-file", "lines.txt", "--out", "speech/lines"]
+
+
+def test_the_words_of_an_answer(place: Path) -> None:
+    form = GenerateForm.model_validate({**MODEL, "text": "Who?", "system": "Be kind.", "max_new_tokens": "9"})
+    assert list_generate_words(place, form, speaks=False) == [
+        "--model",
+        "exports/a b",
+        "--prompt=Who?",
+        "--system",
+        "Be kind.",
+        "--max-new-tokens",
+        "9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"text": " "}, "enter a text"),
+        ({"text": "a", "text_file": "lines.txt"}, "enter a text"),
+        ({"text": "a", "name": "a/b"}, "is no name"),
+        ({"text": "a", "model": "../a"}, "is no folder"),
+    ],
+)
+def test_wrong_fields_are_refused(changes: dict[str, str], reason: str, place: Path) -> None:
+    with pytest.raises(UserError, match=reason):
+        list_generate_words(place, GenerateForm.model_validate({**MODEL, "name": "a", **changes}), speaks=True)
+
+
+def test_a_server_gets_a_free_port(place: Path) -> None:
+    port = use_page.find_free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert use_page.find_free_port() > port
+    form = ServeForm.model_validate({**MODEL, "port": "7900", "base": "models/a", "blind": "lines.txt"})
+    assert list_server_words(place, form)[2:] == ["--port", "7900", "--base", "models/a", "--blind", "lines.txt"]
+    for wrong in ("80", "x", "7900 --host 0.0.0.0"):
+        with pytest.raises(UserError, match="give a port"):
+            list_server_words(place, ServeForm.model_validate({**MODEL, "port": wrong}))
+
+
+def test_the_shown_command(app: App) -> None:
+    body = json.dumps({**MODEL, "text": "It's"}).encode()
+    shown = json.loads(app.ask("POST", "/use/answer/command", body).body)["command"]
+    assert shlex.split(shown) == ["overtone", "generate", "--model", "exports/a b", "--prompt=It's"]
+
+
+def test_only_sounds_of_the_folder_are_played(app: App, place: Path) -> None:
+    (place / "speech" / "link.wav").symlink_to("/etc/hostname")
+    (place / "secret.wav").write_bytes(b"RIFF")
+    (place / "speech" / "note.txt").write_text("x")
+    assert app.ask("GET", "/use/sound", query=b"file=one.wav").status == 200
+    for file in ("link.wav", "../secret.wav", "note.txt", "", "/etc/passwd", "none.wav"):
+        assert app.ask("GET", "/use/sound", query=f"file={file}".encode()).status == 404
+    assert list_files(place, (".wav",)) == ["secret.wav", "speech/one.wav"]
+    (place / "other").symlink_to(place / "speech")
+    assert list_files(place / "other", (".wav",)) == []
+
+
+def test_an_export_leads_to_its_use(tmp_path: Path) -> None:
+    studio = Studio(tmp_path, "127.0.0.1")
+    page = use_page.make_page(studio)
+    for words, link in ((["runs/a", "--to", "exports/a"], "/use?model=exports%2Fa"), (["runs/a"], None)):
+        job = job_page.find_job(studio, make_folder(tmp_path, command={"verb": "export", "words": words}).name)
+        assert page.job_links(job) == ([] if link is None else [(link, "Use the model")])
