@@ -87,14 +87,10 @@ def find_age(folder: Path) -> float:
 
 
 def find_inside(place: Path, name: str) -> Path:
-    """Return the folder `name`, relative to `place`. Raises `UserError` if it is no folder there, or if a link leads out of `place`."""
-    folder = place / name
-    if (
-        not name
-        or Path(name).is_absolute()
-        or ".." in Path(name).parts
-        or not folder.resolve().is_relative_to(place)
-        or not folder.is_dir()
-    ):
+    """Return the folder `name`, relative to `place`. Raises `UserError` if it is no folder there, if a link leads out of `place`, and for
+    hidden folders, such as that of the studio's records, and for a name that a command would read as an option."""
+    folder, parts = place / name, Path(name).parts
+    is_plain = name and "\0" not in name and not Path(name).is_absolute() and not any(part.startswith((".", "-")) for part in parts)
+    if not is_plain or not folder.resolve().is_relative_to(place) or not folder.is_dir():
         raise UserError(f"{name[:200]} is no folder in the studio's folder; reload the page")
     return folder

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from overtone.studio.page_interface import Page, Studio
-from overtone.studio.pages import choose_page, home_page, job_page, run_page, train_page, use_page
+from overtone.studio.pages import (
+    choose_page,
+    dataset_report,
+    file_upload,
+    home_page,
+    job_page,
+    run_page,
+    train_page,
+    use_page,
+    voice_dataset,
+    voice_page,
+)
 
 PAGES: Sequence[Callable[[Studio], Page]] = (
     home_page.make_page,
     job_page.make_page,
+    voice_page.make_page,
+    voice_dataset.make_page,
+    dataset_report.make_page,
+    file_upload.make_page,
     train_page.make_page,
     run_page.make_page,
     choose_page.make_page,

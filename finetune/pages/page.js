@@ -2,11 +2,11 @@
 export const find = (id) => document.getElementById(id);
 export const readJson = (id) => JSON.parse(find(id).textContent);
 
-/** The response to a request: a GET, or a POST of `body` (a form, or a value that becomes JSON). Throws an error with the server's sentence. */
+/** The response to a request: a GET, or a POST of `body` (a form, bytes, or a value that becomes JSON). Throws an error with the server's sentence. */
 export async function request(path, body, signal) {
   const options = { signal };
   if (body !== undefined) {
-    const json = !(body instanceof FormData);
+    const json = !(body instanceof FormData || body instanceof Blob);
     Object.assign(options, { method: "POST", body: json ? JSON.stringify(body) : body });
     if (json) options.headers = { "content-type": "application/json" };
   }
@@ -24,9 +24,9 @@ export async function request(path, body, signal) {
   throw new Error(answer?.error?.message || answer?.detail || `the server answered ${response.status}`);
 }
 
-/** Whether all inputs are valid. Shows the first one that is not: the browser cannot show a message in closed details. */
-export function check() {
-  const wrong = document.querySelector("input:invalid"), details = wrong?.closest("details");
+/** Whether all inputs of a page, or of a form, are valid. Shows the first one that is not: the browser cannot show a message in closed details. */
+export function check(form = document) {
+  const wrong = form.querySelector("input:invalid"), details = wrong?.closest("details");
   if (details) details.open = true;
   return wrong?.reportValidity() ?? true;
 }

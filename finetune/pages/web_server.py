@@ -34,7 +34,7 @@ POLICY = (
 """Content security policy: scripts and styles are files of the server, the page connects to no other server, and no site may embed it in a
 frame (clickjacking). A script in a text that a page shows does not run."""
 HEADERS = ((b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
-"""Headers of every response."""
+"""Headers of every response; a response with a policy of its own keeps that one."""
 GRACE = 2
 """Seconds for responses in progress at shutdown; pages keep a connection open indefinitely."""
 BACKLOG = 128
@@ -68,12 +68,13 @@ def require_free_port(port: int, host: str = LOOPBACK) -> None:
 
 
 def add_security_headers(app: ASGIApp) -> ASGIApp:
-    """Return `app` with middleware that adds `HEADERS` to every response."""
+    """Return `app` with middleware that adds `HEADERS` to every response that does not have them."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
+                present = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in present)]
             await send(message)
 
         await app(scope, receive, with_policy)

@@ -92,20 +92,70 @@ def write_if_absent(path: Path, data: bytes) -> bool:
             with explain_full_disk(path, len(data)), _create(temporary, folder) as file:
                 file.write(data)
                 _sync(file, temporary)
-            _about_to("rename", path)
-            try:
-                os.link(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            except FileExistsError:
+            if not _link_if_absent(temporary, path, folder, folder):
                 return False
-            except OSError as error:
-                if error.errno not in WITHOUT_LINKS:
-                    raise
-                if stat_without_following(path) is not None:
-                    return False
-                os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             _remove_file(temporary, folder)
     sync_folder(path.parent)
+    return True
+
+
+def append_block(path: Path, offset: int, block: bytes) -> int:
+    """Append a block to a file that grows in pieces, and return its size; at offset 0 make it. Safe among processes.
+
+    Raises `UserError` if the file exists at offset 0, or has another size than `offset`.
+    """
+    _about_to("write", path)
+    flags = os.O_CREAT | os.O_EXCL if offset == 0 else 0
+    try:
+        descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | flags)
+    except (FileExistsError, FileNotFoundError) as error:
+        raise UserError(f"{path} {'exists already' if offset == 0 else 'is gone'}; begin again") from error
+    with explain_full_disk(path, len(block)), os.fdopen(descriptor, "ab") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        if (size := os.fstat(file.fileno()).st_size) != offset:
+            raise UserError(f"{path} has {size} bytes, not {offset}; begin again")
+        file.write(block)
+    return offset + len(block)
+
+
+def move_if_absent(source: Path, target: Path) -> bool:
+    """Sync a file, and rename it to `target` in a folder of the same disk, if nothing has that name; returns whether it did. Safe among
+    processes."""
+    with open_folder(source.parent) as here, open_folder(target.parent, create=True) as there:
+        with os.fdopen(open_file(source, os.O_RDONLY, here), "rb") as file:
+            os.fsync(file.fileno())
+        if not _link_if_absent(source, target, here, there):
+            return False
+        _remove_file(source, here)
+    sync_folder(target.parent)
+    return True
+
+
+def move_over(source: Path, target: Path) -> None:
+    """As `move_if_absent`, but replaces a file that has that name. Raises `UserError` if it is a link or a folder."""
+    if (found := stat_without_following(target)) is not None:
+        refuse_irregular(target, found.st_mode)
+    with input_files.open_file(source) as file:
+        os.fsync(file.fileno())
+    make_folder(target.parent)
+    _rename(source, target)
+    sync_folder(target.parent)
+
+
+def _link_if_absent(source: Path, target: Path, here: int, there: int) -> bool:
+    """Give a file a second name, if nothing has it. `here` and `there`: handles of their folders."""
+    _about_to("rename", target)
+    try:
+        os.link(source.name, target.name, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        if stat_without_following(target) is not None:
+            return False
+        os.replace(source.name, target.name, src_dir_fd=here, dst_dir_fd=there)
     return True
 
 

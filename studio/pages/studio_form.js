@@ -50,7 +50,7 @@ document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-start]");
   if (!form) return;
   event.preventDefault();
-  if (!check()) return;
+  if (!check(form)) return;
   const button = event.submitter;
   if (button) button.disabled = true;
   await post(button?.getAttribute("formaction") || form.getAttribute("action"), readForm(form));

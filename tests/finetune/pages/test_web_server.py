@@ -53,6 +53,19 @@ def test_every_response_has_the_security_headers() -> None:
     assert not re.search(r"http|unsafe|\*", web_server.POLICY) and "frame-ancestors 'none'" in web_server.POLICY
 
 
+def test_a_response_keeps_a_policy_of_its_own() -> None:
+    sent: list[dict] = []
+
+    async def app(scope: dict, receive: object, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-security-policy", b"sandbox")]})
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    asyncio.run(web_server.add_security_headers(app)({"type": "http"}, None, send))
+    assert sent[0]["headers"] == [(b"content-security-policy", b"sandbox"), *web_server.HEADERS[1:]]
+
+
 def test_no_server_is_started_without_the_limits_of_connections() -> None:
     """All are configured in one place; so is a server that is added later."""
     starts = re.compile(r"uvicorn\.(Config|run)\(|H11Protocol|\bhttp\.server\b|HTTPServer|\b(create|start)_server\(|\.launch\(.*port")

@@ -513,3 +513,43 @@ def test_a_private_folder_is_closed_to_the_group_and_to_others(tmp_path: Path, m
     folder.chmod(mode)
     files.make_private(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_blocks_are_appended_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    with pytest.raises(UserError, match="is gone; begin again"):
+        files.append_block(path, 3, b"x")
+    assert files.append_block(path, 0, b"abc") == 3 and files.append_block(path, 3, b"de") == 5
+    with pytest.raises(UserError, match="exists already"):
+        files.append_block(path, 0, b"x")
+    with pytest.raises(UserError, match="has 5 bytes, not 3"):
+        files.append_block(path, 3, b"x")
+    assert path.read_bytes() == b"abcde"
+
+
+def test_a_file_moves_to_a_free_name_only(tmp_path: Path) -> None:
+    source, target = tmp_path / "part", tmp_path / "sub" / "whole"
+    source.write_bytes(b"a")
+    assert files.move_if_absent(source, target) and not source.exists() and target.read_bytes() == b"a"
+    source.write_bytes(b"b")
+    assert not files.move_if_absent(source, target) and target.read_bytes() == b"a" and source.read_bytes() == b"b"
+    files.move_over(source, target)
+    assert target.read_bytes() == b"b" and not source.exists()
+
+
+@pytest.mark.parametrize("move", [files.move_if_absent, files.move_over])
+def test_a_file_moves_through_no_link(move: Callable[[Path, Path], object], tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(b"a")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(UserError, match="link"):
+        move(tmp_path / "part", tmp_path / "link" / "whole")
+    assert not list((tmp_path / "real").iterdir())
+
+
+def test_a_link_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(b"a")
+    (tmp_path / "whole").symlink_to(tmp_path / "other")
+    with pytest.raises(UserError):
+        files.move_over(tmp_path / "part", tmp_path / "whole")
+    assert not files.move_if_absent(tmp_path / "part", tmp_path / "whole") and (tmp_path / "whole").is_symlink()

@@ -1,0 +1,183 @@
+"""The page of a voice dataset: codes, report, review, and what stricter rules would remove."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route as Endpoint
+
+from overtone.data_prep.cli.report import PAGE as REPORT
+from overtone.data_prep.clips.review_decisions import REVIEW
+from overtone.data_prep.dataset.duration_accounting import Summary
+from overtone.data_prep.manifest import SUMMARY
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import read_json
+from overtone.finetune.pages import web_server
+from overtone.finetune.pages.request_validation import Route
+from overtone.studio.folder_content import find_inside
+from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_queue import repeat_job
+from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.models_at_hand import list_hub_models
+from overtone.studio.page_interface import Link, Page, Studio, accept_command, accept_json, answer_form, is_short, link_to
+
+CODECS = ("Qwen/Qwen3-TTS-12Hz-1.7B-Base", "sesame/csm-1b", "hubertsiuzdak/snac_24khz", "codec-demo")
+"""Models that the field of the codec offers; it takes others, too."""
+PORTS = range(7860, 7960)
+"""Ports for review pages, from that of `overtone review` on."""
+
+
+class DatasetForm(BaseModel, extra="forbid"):
+    """The dataset alone."""
+
+    folder: str
+
+
+class CodesForm(BaseModel, extra="forbid"):
+    """The settings of `overtone codes`."""
+
+    folder: str
+    model: str
+
+
+def make_page(studio: Studio) -> Page:
+    """Return the page."""
+
+    def show(request: Request) -> Response:
+        name = request.query_params.get("folder", "")
+        folder = find_inside(studio.place, name)
+        made_by = find_voice_job(studio.place, name)
+        return studio.render(
+            "voice_dataset.html",
+            "",
+            folder=name,
+            report=link_to("Show the report", "/report", folder=name) if (folder / REPORT).is_file() else None,
+            summary=read_summary(folder),
+            codecs=[*CODECS, *(one for one in list_hub_models() if one not in CODECS)],
+            has_codes=(folder / "codes").is_dir(),
+            has_decisions=(folder / REVIEW).is_file(),
+            made_by=made_by,
+            review=find_review(studio.place, name),
+        )
+
+    def build_review(form: DatasetForm) -> tuple[str, list[str]]:
+        if (running := find_review(studio.place, form.folder)) is not None:
+            raise UserError(f"the review of {form.folder} is running as job {running.id}; open it there, or stop it first")
+        folder = require_folder(studio, form.folder)
+        for port in PORTS:
+            with suppress(UserError):
+                web_server.require_free_port(port)
+                return "review", [folder, "--port", str(port)]
+        raise UserError(f"no port from {PORTS[0]} to {PORTS[-1]} is free; stop other reviews first")
+
+    def show_settings(request: Request) -> Response:
+        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
+        words = job.command.words if job is not None else []
+        return RedirectResponse(make_address(find_out(words) or next(iter(words), "")), 303)
+
+    def build_stricter(form: DatasetForm) -> tuple[str, list[str]]:
+        kept = list(require_voice_job(studio.place, form.folder).command.words)
+        if "--preset" in kept:
+            index = kept.index("--preset")
+            del kept[index : index + 2]
+        return "voice", [*kept, "--preset", "clean", "--dry-run"]
+
+    commands = [
+        accept_command(
+            studio, "/voice/dataset/codes", CodesForm, lambda form: ("codes", [require_folder(studio, form.folder), "--model", form.model])
+        ),
+        accept_command(studio, "/voice/dataset/report", DatasetForm, lambda form: ("report", [require_folder(studio, form.folder)])),
+        accept_command(studio, "/voice/dataset/review", DatasetForm, build_review),
+        accept_command(studio, "/voice/dataset/stricter", DatasetForm, build_stricter),
+    ]
+    return Page(
+        routes=(
+            Route("GET", "/voice/dataset", query={"folder": is_short}),
+            accept_json("/voice/dataset/apply", DatasetForm),
+            Route("GET", r"/voice/dataset/(?:codes|report|review|stricter)", query={"from": is_short}),
+            *(route for routes, _ in commands for route in routes),
+        ),
+        endpoints=(
+            Endpoint("/voice/dataset", show),
+            answer_form(
+                "/voice/dataset/apply",
+                DatasetForm,
+                lambda form, _: {"next": f"/job/{repeat_job(studio.place, require_voice_job(studio.place, form.folder))}"},
+            ),
+            Endpoint("/voice/dataset/{step}", show_settings),
+            *(endpoint for _, endpoints in commands for endpoint in endpoints),
+        ),
+        dataset_links=lambda one: (
+            [link_to("Listen and check", "/voice/dataset", folder=str(one.folder.relative_to(studio.place)))] if one.kind == "voice" else []
+        ),
+        job_links=link_results,
+    )
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """Return what `overtone voice` wrote about a dataset; None if the file is another's."""
+    try:
+        return Summary.model_validate(read_json(folder / SUMMARY))
+    except ValidationError:
+        return None
+
+
+def make_address(folder: str) -> str:
+    """Return the address of the page of a dataset."""
+    return link_to("", "/voice/dataset", folder=folder)[0]
+
+
+def link_results(job: StudioJob) -> list[Link]:
+    """Return where to go on from the jobs of this page."""
+    words = job.command.words
+    if job.command.verb == "codes" and words:
+        return [(make_address(words[0]), "Back to the dataset")]
+    if job.command.verb == "voice" and "--dry-run" in words:
+        return [(make_address(find_out(words)), "Back to the dataset")]
+    return []
+
+
+def find_out(words: list[str]) -> str:
+    """Return the folder that the words of `overtone voice` write; empty if they name none."""
+    return words[words.index("--out") + 1] if "--out" in words[:-1] else ""
+
+
+def find_voice_job(place: Path, folder: str) -> StudioJob | None:
+    """Return the last job that prepared a dataset; None if it was made in a terminal."""
+    for id in reversed(job_records.list_ids(place)):
+        job = job_records.read_job(place, id)
+        if (
+            job is not None
+            and job.command.verb == "voice"
+            and "--dry-run" not in job.command.words
+            and find_out(job.command.words) == folder
+        ):
+            return job
+    return None
+
+
+def require_voice_job(place: Path, folder: str) -> StudioJob:
+    """Return the last job that prepared a dataset. Raises `UserError` if none did."""
+    job = find_voice_job(place, folder)
+    if job is None:
+        raise UserError(f"{folder} was not made by a job of this studio, so that its settings are not known; run its command in a terminal")
+    return job
+
+
+def find_review(place: Path, folder: str) -> StudioJob | None:
+    """Return the job that serves the review of a dataset, if one runs."""
+    for job in job_records.list_jobs(place):
+        if job.is_active and job.command.verb == "review" and job.command.words[:1] == [folder]:
+            return job
+    return None
+
+
+def require_folder(studio: Studio, folder: str) -> str:
+    """Return the path of a dataset. Raises `UserError` if it is none."""
+    if not (find_inside(studio.place, folder) / SUMMARY).is_file():
+        raise UserError(f"{folder} is no dataset; make one of recordings first")
+    return folder

@@ -1,0 +1,165 @@
+"""The pages that make a voice dataset of recordings: folders, consent, files, and the preparation with `overtone voice`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Endpoint
+
+from overtone.finetune.errors import UserError
+from overtone.finetune.pages.request_validation import Route
+from overtone.studio.folder_content import find_inside
+from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.models_at_hand import list_whispers
+from overtone.studio.page_interface import (
+    FOLDER,
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    accept_json,
+    answer_form,
+    flatten_options,
+    is_short,
+    link_to,
+    require_name,
+)
+from overtone.studio.uploads.speaker_consent import CONSENT, TEXTS, Ground, read_consent, write_consent
+from overtone.studio.uploads.upload_folders import (
+    RECORDINGS,
+    count_files,
+    count_recordings,
+    has_transcripts,
+    list_held_files,
+    make_upload_folder,
+)
+
+SHOWN = 200
+"""Files in the list."""
+LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "ru", "zh", "ja", "ko")
+"""Languages that the list offers; the field takes others, too."""
+PRESETS = ("default", "clean", "keep-all")
+
+
+class FolderForm(BaseModel, extra="forbid"):
+    """A new folder."""
+
+    name: str
+
+
+class ConsentForm(BaseModel, extra="forbid"):
+    """The consent for a folder."""
+
+    folder: str
+    who: str
+    ground: Ground
+
+
+class VoiceForm(BaseModel, extra="forbid"):
+    """The settings of `overtone voice`."""
+
+    folder: str
+    name: str
+    transcripts: Literal["yes", "no"]
+    whisper: str = ""
+    speaker: str = ""
+    speakers: Literal["one", "folder", "transcript"] = "one"
+    """The names of speakers are those of the form, of the sub-folders, or of the transcripts."""
+    language: str = ""
+    preset: Literal["default", "clean", "keep-all"] = "default"
+    device: Literal["", "cpu", "cuda"] = ""
+
+
+def make_page(studio: Studio) -> Page:
+    """Return the page."""
+
+    def show_settings(request: Request) -> Response:
+        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
+        words = job.command.words if job is not None and job.command.verb == "voice" else [""]
+        given = {key: value for key, value in pairwise(words) if key.startswith("--") and not value.startswith("--")}
+        return render_folder(words[0], given)
+
+    def render_folder(name: str, given: Mapping[str, str]) -> Response:
+        folder = find_inside(studio.place, name)
+        held = list_held_files(folder)
+        return studio.render(
+            "voice_folder.html",
+            "",
+            folder=name,
+            consent=read_consent(folder),
+            consent_file=CONSENT,
+            grounds=TEXTS,
+            held=held,
+            shown=SHOWN,
+            recordings=count_recordings(held),
+            given=given,
+            transcripts=has_transcripts(held),
+            whispers=list_whispers(),
+            languages=LANGUAGES,
+            presets=PRESETS,
+            microphone=link_to("", "/voice/microphone", folder=name)[0],
+        )
+
+    def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
+        return {"next": make_address(make_upload_folder(studio.place, RECORDINGS, require_name("name", form.name)))}
+
+    def give_consent(form: ConsentForm, _: Mapping[str, str]) -> dict[str, str]:
+        write_consent(find_inside(studio.place, form.folder), form.who.strip(), form.ground)
+        return {"next": make_address(form.folder)}
+
+    routes, endpoints = accept_command(studio, "/voice/prepare", VoiceForm, lambda form: build_command(studio, form))
+    return Page(
+        routes=(
+            Route("GET", "/voice"),
+            Route("GET", "/voice/folder", query={"folder": is_short}),
+            Route("GET", "/voice/prepare", query={"from": is_short}),
+            accept_json("/voice/new", FolderForm),
+            accept_json("/voice/consent", ConsentForm),
+            *routes,
+        ),
+        endpoints=(
+            Endpoint("/voice", lambda _: studio.render("voice_list.html", "/voice", folders=count_files(studio.place, RECORDINGS))),
+            Endpoint("/voice/folder", lambda request: render_folder(request.query_params.get("folder", ""), {})),
+            Endpoint("/voice/prepare", show_settings),
+            answer_form("/voice/new", FolderForm, make_folder),
+            answer_form("/voice/consent", ConsentForm, give_consent),
+            *endpoints,
+        ),
+        assets=(FOLDER / "voice_folder.js",),
+        label="Recordings",
+        beginnings=(("/voice", "New voice"),),
+        job_links=link_dataset,
+    )
+
+
+def make_address(folder: str) -> str:
+    """Return the address of the page of a folder of recordings."""
+    return link_to("", "/voice/folder", folder=folder)[0]
+
+
+def build_command(studio: Studio, form: VoiceForm) -> tuple[str, list[str]]:
+    """Return the command that prepares the recordings. Raises `UserError` for a folder without consent or a name that cannot be one."""
+    if read_consent(find_inside(studio.place, form.folder)) is None:
+        raise UserError(f"{form.folder} has no {CONSENT}; open the folder's page and give the consent of the speaker first")
+    words = [form.folder, "--out", f"data/{require_name('dataset', form.name)}"]
+    words += ["--transcripts"] if form.transcripts == "yes" else ["--whisper", form.whisper or "small"]
+    if form.speakers == "one":
+        words += flatten_options([("speaker", form.speaker)])
+    else:
+        words += ["--speaker-from", form.speakers]
+    preset = None if form.preset == "default" else form.preset
+    return "voice", words + flatten_options([("language", form.language), ("preset", preset), ("device", form.device)])
+
+
+def link_dataset(job: StudioJob) -> list[Link]:
+    """Return the link to the dataset that a job has made."""
+    words = job.command.words
+    if job.command.verb != "voice" or "--out" not in words[:-1] or "--dry-run" in words:
+        return []
+    return [link_to("Open the dataset", "/voice/dataset", folder=words[words.index("--out") + 1])]
