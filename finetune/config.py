@@ -12,7 +12,7 @@ import functools
 import math
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, cast
@@ -37,7 +37,7 @@ from typing_extensions import TypeVar
 from overtone.finetune.addresses import RemoteAddress, is_url, looks_like_url
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_errors import explain
-from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_key_descriptions import fields, section_of
 from overtone.finetune.config_sources import (
     ConfigSource,
     Dumper,
@@ -53,6 +53,8 @@ from overtone.finetune.storage.folder_handles import name_paths
 AUTO: Final = "auto"
 OVERLAY = "lora"
 """Section of a config file whose keys apply only if `model.lora` is set: what LoRA needs otherwise, such as a higher learning rate."""
+COMMAND_LINE_ONLY = "command_line_only"
+"""Mark of an option, in its JSON schema, that names code."""
 MOST_HELP_COLUMNS = 140
 LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
@@ -397,11 +399,34 @@ def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrid
 def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSource]) -> Config[OptionsT]:
     """As `resolve`, of sources that are read already, the lowest precedence first."""
     model = make_config_class(options)
+    refuse_code_of_files(options, sources)
     config = _validate(model, recipe, choose_sources(sources))
     name_paths([str(config.run.dir), config.checkpoint.copy_to or ""])
     if config.model.lora is None and any(source.overlay for source in sources):
         _validate(model, recipe, sources)  # a mistake in a `lora:` section is reported before somebody needs the section
     return cast("Config[OptionsT]", config)
+
+
+def refuse_code_of_files(options: type[BaseModel], sources: list[ConfigSource]) -> None:
+    """Raises `UserError` for a value in a file of an option with `COMMAND_LINE_ONLY`: it names code, and a file may come from anywhere."""
+    for key in list_code_keys(options, "options."):
+        for source in sources:
+            value: object = source.values
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None and source.from_file:
+                place = source.origins.get(key) or next(iter(source.origins.values()))
+                raise UserError(f"{place}: {key} names code, so a file cannot set it; give --{key} {value} on the command line")
+
+
+def list_code_keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Yield the dotted keys with `COMMAND_LINE_ONLY` in a section. `prefix`: ends with a dot."""
+    for name, info in section.model_fields.items():
+        inner = section_of(info.annotation)
+        if inner is not None:
+            yield from list_code_keys(inner, f"{prefix}{name}.")
+        elif isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get(COMMAND_LINE_ONLY):
+            yield f"{prefix}{name}"
 
 
 def list_sources(

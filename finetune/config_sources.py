@@ -37,6 +37,8 @@ class ConfigSource:
     """Dotted key → its place, as `file:line` or the flag."""
     overlay: bool = False
     """True if it is a section of a file that applies only under a condition."""
+    from_file: bool = False
+    """True if the values may come from anywhere, so that they must not name code."""
 
 
 @dataclass
@@ -140,7 +142,7 @@ def read_config_file(path: Path) -> ConfigSource:
     values = {} if node is None else _construct(node, "", str(path), origins)
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
-    return ConfigSource(values, origins)
+    return ConfigSource(values, origins, from_file=True)
 
 
 def split_section(source: ConfigSource, section: str) -> list[ConfigSource]:
@@ -158,7 +160,7 @@ def split_section(source: ConfigSource, section: str) -> list[ConfigSource]:
         )
     origins = {key.removeprefix(prefix): place for key, place in source.origins.items() if key.startswith(prefix)}
     rest = {key: place for key, place in source.origins.items() if key != section and not key.startswith(prefix)}
-    return [ConfigSource(values, rest), ConfigSource(inside, origins, overlay=True)]
+    return [ConfigSource(values, rest, from_file=source.from_file), ConfigSource(inside, origins, True, source.from_file)]
 
 
 def load_yaml(text: str, name: str) -> Any:

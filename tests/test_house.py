@@ -35,6 +35,7 @@ ALLOWED_WRITES: dict[str, str] = {
     "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
     "recipes/speech/marked_audio_encoding.py: soundfile.SoundFile": "the same",
     "data_prep/audio/waveform.py: soundfile.SoundFile": "the same",
+    "recipes/llm_grpo/rewards/reward_process.py: os.fdopen": "a copy of standard output",
 }
 """`path: call` → why it may touch the disk without `overtone.finetune.storage.files`."""
 
@@ -55,6 +56,9 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/distributed/process_group.py": MESSAGES,
     "recipes/language/gguf/tokenizer_check.py": "what the tokenizers package makes of a tokenizer that it has loaded",
     "recipes/llm_dpo/demo.py": OURS,
+    "recipes/llm_grpo/demo.py": OURS,
+    "recipes/llm_grpo/rewards/reward_process.py": MESSAGES,
+    "recipes/llm_grpo/rewards/reward_process_client.py": MESSAGES,
     "recipes/llm_sft/demo.py": OURS,
     "recipes/llm_sft/toy_tokenizer.py": OURS,
     "recipes/llm_sft/model/tiny_checkpoint.py": OURS,

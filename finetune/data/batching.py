@@ -191,6 +191,8 @@ class RankBatch:
     mismatched: tuple[Batch, ...] = ()
     """Each sample's prompt with another row's answer, for a recipe with a `Divergence`, in batches of at most the loader's `largest`. Ranks
     can have different numbers of them."""
+    prompts: tuple[Sample, ...] = ()
+    """The samples, for a recipe with `Rollouts`, whose answers fill the batch, which is empty until then."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RankBatch:
         """The same with other tensors."""
@@ -199,6 +201,15 @@ class RankBatch:
             return replace(batch, tensors={name: change(tensor) for name, tensor in batch.tensors.items()})
 
         return replace(self, batch=convert(self.batch), mismatched=tuple(map(convert, self.mismatched)))
+
+
+def lay_samples(recipe: Recipe, samples: list[Sample], packed: bool, fixed: int | None) -> Batch:
+    """Return samples as one micro-batch. `fixed`: length to which packed rows are padded."""
+    if not packed:
+        return recipe.collate(samples)
+    assert recipe.pack is not None  # finetune/data/dataset_opening.py has refused packing for recipes without `pack`
+    batch = recipe.pack(samples)
+    return batch if fixed is None or recipe.pad is None else recipe.pad(batch, fixed)
 
 
 class Loader:
@@ -244,8 +255,14 @@ class Loader:
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed, window=shortest.window)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
         chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
-        turns = [RankBatch(micro, self.batch(micro), counts, self._mismatch(micro)) for micro, counts in chosen]
+        turns = [self._make_turn(micro, counts) for micro, counts in chosen]
         return [turn.map(Tensor.pin_memory) for turn in turns] if self._pinned else turns
+
+    def _make_turn(self, micro: MicroBatch, counts: bool) -> RankBatch:
+        if self._recipe.rollouts is None:
+            return RankBatch(micro, self.batch(micro), counts, self._mismatch(micro))
+        self._rows.announce(micro.ids)
+        return RankBatch(micro, Batch({}, {}), counts, prompts=tuple(self.sample(row) for row in micro.ids))
 
     def batch(self, micro: MicroBatch) -> Batch:
         self._rows.announce(micro.ids)
@@ -258,11 +275,7 @@ class Loader:
         return self._add_predictions(self._collate(samples, micro.packed), micro.ids, lambda found: found.own)
 
     def _collate(self, samples: list[Sample], packed: bool) -> Batch:
-        if not packed:
-            return self._recipe.collate(samples)
-        assert self._recipe.pack is not None  # finetune/data/dataset_opening.py has refused packing for recipes without `pack`
-        batch = self._recipe.pack(samples)
-        return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
+        return lay_samples(self._recipe, samples, packed, self._fixed)
 
     def _add_predictions(self, batch: Batch, rows: Iterable[int], choose: Callable[[RowPredictions], Tensor]) -> Batch:
         """The batch of these rows with what the base predicts for them, if that was computed before."""

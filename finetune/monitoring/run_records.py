@@ -17,6 +17,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files, strict_json
 
 LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
+ROLLOUTS = "rollouts.jsonl"
+"""Prompts, answers and rewards of each step, of a recipe with `Rollouts`."""
 MEASURED, SAMPLED = "measured", "sample/"
 """Event with the metrics of the samples of a step, which is logged later than the step; and the prefix of their names, in the log, in
 `checkpoint.best_by`, and among the metrics of a checkpoint."""

@@ -74,6 +74,8 @@ class Outline:
     """Trained elements of the root whose gradient is computed last: embeddings."""
     with_base: bool = False
     """True if a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`, `Recipe.reference`)."""
+    rollouts: int = 0
+    """Bytes that answering prompts takes on each rank (`Recipe.rollouts`)."""
 
     @property
     def weights(self) -> tuple[ParameterOutline, ...]:
@@ -132,6 +134,8 @@ class Memory:
 
     frozen: int
     """Shards of frozen parameters."""
+    rollouts: int
+    """The copy of the weights that answers prompts between two steps, and its keys and values."""
     masters: int
     gradients: int
     optimizer: int
@@ -152,7 +156,7 @@ class Memory:
 
     @property
     def lasting(self) -> int:
-        return self.frozen + self.masters + self.gradients + self.optimizer
+        return self.frozen + self.rollouts + self.masters + self.gradients + self.optimizer
 
     @property
     def passing(self) -> int:
@@ -263,6 +267,7 @@ def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, co
         frozen += sum(shard_size(weight, arrangement) * weight.at_rest for weight in base.weights)
     counted = {
         "frozen": resident * frozen,
+        "rollouts": of.rollouts,
         "masters": resident * MASTER * trained,
         "gradients": resident * GRADIENT * trained,
         "optimizer": resident * (state + 4 * sum(weight.trained for weight in of.weights)),

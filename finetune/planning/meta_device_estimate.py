@@ -63,6 +63,9 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted here.
     needed = base_kl_loss.needs_reference(config.options, recipe)
     counted = replace(counted, with_base=config.model.lora is None and (needed or config.train.base_distance > 0))
+    if recipe.rollouts is not None:
+        taken = recipe.rollouts.count_bytes(loaded, config.options, dtype.itemsize, config.train.micro_tokens)
+        counted = replace(counted, rollouts=taken)
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, None)
     loss = base_kl_loss.add_reference(recipe, None).loss if needed else recipe.loss

@@ -20,6 +20,7 @@ BAR = 30
 """Characters of the largest bar."""
 TERMS = {
     "frozen": "frozen weights",
+    "rollouts": "rollouts",
     "masters": "masters (fp32)",
     "gradients": "gradients (fp32)",
     "optimizer": "optimizer",

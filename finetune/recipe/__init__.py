@@ -3,6 +3,7 @@
 - `contract.py`: `Recipe`, what a recipe must give; `samples.py`, `loaded_model.py` and `export_plan.py`: what its functions take and return
 - `recipe_state.py`: what it stores with a checkpoint; `checkpoint_state.py`: what the engine stores beside it
 - `inference.py`: uses of an exported model
+- `rollouts.py`: batches that depend on the current weights
 - `planning.py`: what `plan` needs
 - `discovery.py`: how a recipe is found by its name or folder
 """
@@ -35,6 +36,16 @@ from overtone.finetune.recipe.loaded_model import (
 )
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, parse_recipe_state
+from overtone.finetune.recipe.rollouts import (
+    AnswerRecord,
+    LoggedRollout,
+    PromptRow,
+    Rollout,
+    RolloutRecord,
+    Rollouts,
+    RolloutSettings,
+    RolloutWorker,
+)
 from overtone.finetune.recipe.samples import (
     POSITIONS,
     Batch,
@@ -56,6 +67,7 @@ __all__ = [
     "POSITIONS",
     "REFERENCE",
     "Answer",
+    "AnswerRecord",
     "BaseDistance",
     "Batch",
     "CheckpointState",
@@ -67,16 +79,23 @@ __all__ = [
     "ExportPlan",
     "Inference",
     "Loaded",
+    "LoggedRollout",
     "MeasuredAnswers",
     "OptionsT",
     "PredictionCache",
     "PreparedMetrics",
     "ProcessorT",
+    "PromptRow",
     "Recipe",
     "RecipeState",
     "Reference",
     "ReleasedModel",
     "ReplicaPlan",
+    "Rollout",
+    "RolloutRecord",
+    "RolloutSettings",
+    "RolloutWorker",
+    "Rollouts",
     "Row",
     "RowPlace",
     "Sample",

@@ -16,6 +16,7 @@ from overtone.finetune.recipe.inference import Inference
 from overtone.finetune.recipe.loaded_model import BaseDistance, Loaded, Reference
 from overtone.finetune.recipe.planning import Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, StateT
+from overtone.finetune.recipe.rollouts import Rollouts
 from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextRows, OptionsT, ProcessorT, Row, Sample, Term
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class Recipe(Generic[OptionsT, StateT, ProcessorT]):
     reference: Reference[OptionsT] | None = None
     """Predictions of the frozen base that `loss` needs. With adapters, the base is the model without them; otherwise it is a frozen,
     sharded copy. Absent: none."""
+    rollouts: Rollouts[OptionsT, ProcessorT] | None = None
+    """The samples of `read` are prompts, and `collate` and `pack` get the model's own answers to them. Absent: they get the samples of
+    `read`."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
     pad: Callable[[Batch, int], Batch] | None = None

@@ -50,10 +50,13 @@ def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests)
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
     try:
+        if training.rollouts is not None:
+            training.rollouts.take_over_weights(training.model)
         with closing(make_loader(training, rows)) as loader:
             divergence = estimate_divergence(training, _load_rounds(training, rows, loader, requests))
             for turns in _load_rounds(training, rows, loader, requests):
-                for turn in add_divergence(training, turns, divergence):
+                answered = turns if training.rollouts is None else training.rollouts.answer(rows, turns, None)
+                for turn in add_divergence(training, answered, divergence):
                     terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
                     check_terms(terms, turn.batch.targets)
                     for name, term in terms.items():

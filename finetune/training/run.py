@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -119,10 +119,13 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal),
         heartbeat,
         Copies(config.run.dir, config.checkpoint, world.is_main) as copies,
+        ExitStack() as opened,
     ):
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
+        if training.rollouts is not None:
+            opened.callback(training.rollouts.worker.close)
         config = training.config  # whose sizes are numbers
         heartbeat.on_failure = lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))

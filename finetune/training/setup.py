@@ -37,12 +37,14 @@ from overtone.finetune.monitoring.rank_status_records import FOLDER as SIGNS
 from overtone.finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG
 from overtone.finetune.monitoring.straggler_detection import RankTimes
-from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe, find_recipe
+from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe, RolloutSettings, find_recipe
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.terminal import print_line
+from overtone.finetune.training import rollout_loop
 from overtone.finetune.training.loop import Progress, find_newest, resume
 from overtone.finetune.training.reference_cache import cache_reference
+from overtone.finetune.training.rollout_loop import RolloutLoop
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from overtone.finetune.training.step import Training, make_loader
 
@@ -81,7 +83,10 @@ def build(
     check_prompts(training)
     if base_kl_loss.has_cached_reference(config.options, recipe):
         training = cache_reference(training)
-    return training, resume(training, newest)
+    progress = resume(training, newest)
+    if training.rollouts is not None:
+        run_on_main(world, lambda: rollout_loop.remove_later_rollouts(config.run.dir, progress.step))
+    return training, progress
 
 
 class TrainingInputs(NamedTuple):
@@ -127,10 +132,12 @@ def assemble_training(sizes: RunSizes, recipe: Recipe, inputs: TrainingInputs, s
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
     base = load_frozen_base(config, recipe, inputs, dtype, fill, world)
+    recipe = compare_with_base(recipe, base, config.train.base_distance, config.options)
+    rollout_settings = RolloutSettings(config.run.seed, dtype, world.device)
     return Training(
         world=world,
         config=config,
-        recipe=compare_with_base(recipe, base, config.train.base_distance, config.options),
+        recipe=recipe,
         loaded=loaded,
         model=loaded.model,
         strategy=strategy,
@@ -145,6 +152,7 @@ def assemble_training(sizes: RunSizes, recipe: Recipe, inputs: TrainingInputs, s
         sampling=inputs.sampling,
         rank_times=RankTimes(world, loaded.model, loaded.blocks) if world.size > 1 else None,
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
+        rollouts=RolloutLoop.open(world, recipe, loaded, config.options, rollout_settings, config.run.dir, config.model.lora, fixed),
     )
 
 
@@ -209,6 +217,7 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     quantization.check(config.model)
     optimizers.check(config.train, config.model, config.parallel)
     base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
+    rollout_loop.check_parallel(recipe, config.recipe, config.parallel, config.model.quantization)
     return strategy
 
 

@@ -23,6 +23,7 @@ from overtone.finetune.modeling import base_kl_loss, optimizers
 from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from overtone.finetune.monitoring.straggler_detection import RankTimes
 from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch, Loaded, Recipe, Term
+from overtone.finetune.training.rollout_loop import RolloutLoop
 from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
 
@@ -54,6 +55,8 @@ class Training:
     """The straggler report; None with one rank."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of the recipe's metrics besides the loss, in order, for the console; filled by the first step or evaluation."""
+    rollouts: RolloutLoop | None = None
+    """Answers prompts, for a recipe with `Rollouts`."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -78,8 +81,14 @@ def train_step(
     `train.spike`, far beyond the `recent` ones.
     """
     started, world, train = time.perf_counter(), training.world, training.config.train
+    generating: dict[str, float] = {}
+    if training.rollouts is not None:
+        training.rollouts.take_over_weights(training.model)
+        turns = training.rollouts.answer(training.rows, turns, step + 1)
+        generating["rollout_seconds"] = time.perf_counter() - started
+    counting = time.perf_counter()
     counts = global_counts(world, turns, training.sources)
-    waited = time.perf_counter() - started
+    waited = time.perf_counter() - counting
     reached = None if training.optimizer.state else set[str]()
     totals, weights = accumulate(training, add_divergence(training, turns, estimate_divergence(training, [turns])), counts, reached)
     if reached is not None:
@@ -93,6 +102,8 @@ def train_step(
     tokens, *summed = sum_over_data_ranks(world, [own_tokens, *own_sums, *own_times])
     sums = dict(zip(totals, summed, strict=False))
     numbers = compute_means({name: sums[name] for name in counts if name in weights}, counts, weights)
+    if training.rollouts is not None:
+        training.rollouts.check(numbers)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
         raise not_finite_error(step + 1, numbers["loss"], norm, locate_rows(training, turns))
@@ -106,7 +117,7 @@ def train_step(
     seconds = time.perf_counter() - started
     if training.rank_times is not None:  # each rank has its own, so the sum over ranks that share matrices is not divided
         training.rank_times.note_all([value * world.tensor for value in summed[len(totals) :]], seconds)
-    speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "memory_gib": memory_gib(world.device)}
+    speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "memory_gib": memory_gib(world.device), **generating}
     by_source = report_sources(training, sums, counts, weights)
     return {**report_means(training, numbers, weights), "grad_norm": norm, "lr": rate, **speed, **by_source}
 

@@ -180,7 +180,7 @@ def make_source(values: dict[str, JsonValue], space: Space) -> ConfigSource:
                 section[part] = {}
             section = section[part]
         section[name] = values[key]
-    source = ConfigSource(nested, {dimension.key: dimension.place for dimension in space if dimension.key in values})
+    source = ConfigSource(nested, {dimension.key: dimension.place for dimension in space if dimension.key in values}, from_file=True)
     expand_lora_switch(source)
     return source
 

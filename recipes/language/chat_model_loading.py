@@ -36,7 +36,7 @@ def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded[Ch
     allowed = config.options.allow_dropped
     dropped = [f"not an error if the chat template drops it: {', '.join(allowed)} (options.allow_dropped)"] if allowed else []
     remarks = (*dropped, *loaded.remarks, *describe_old_release())
-    return replace(loaded.with_processor(load_processor(config, loaded)), state=state, remarks=remarks)
+    return replace(loaded.with_processor(load_processor(config.options, loaded)), state=state, remarks=remarks)
 
 
 def sketch_chat_model(config: Config[ChatOptionsT]) -> Sketch[ChatProcessor[ChatOptionsT]]:
@@ -46,12 +46,12 @@ def sketch_chat_model(config: Config[ChatOptionsT]) -> Sketch[ChatProcessor[Chat
     return replace(sketched, loaded=loaded)
 
 
-def load_processor(config: Config[ChatOptionsT], loaded: Loaded) -> ChatProcessor[ChatOptionsT]:
+def load_processor(options: ChatOptionsT, loaded: Loaded) -> ChatProcessor[ChatOptionsT]:
     """Return the base's tokenizer with the options. Raises `UserError` if it has more tokens than the model has embeddings."""
     assert isinstance(loaded.model, CausalModel)
-    tokenizer = load_tokenizer(loaded.base, config.options.chat_template)
+    tokenizer = load_tokenizer(loaded.base, options.chat_template)
     check_vocabulary(tokenizer, loaded.model.vocabulary, loaded.base)
-    return ChatProcessor(tokenizer, config.options)
+    return ChatProcessor(tokenizer, options)
 
 
 def read_given_template(options: ChatOptions) -> str | None:

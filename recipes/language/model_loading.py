@@ -117,16 +117,14 @@ def explain_problem(found: ArchitectureProblems, packing: bool, attention: str) 
     return f"this model computes {how} samples otherwise than each alone ({found.together}; attention: {attention}); {advice}"
 
 
-def sketch_model(
-    config: Config[LanguageOptionsT], load_processor: Callable[[Config[LanguageOptionsT], Loaded], ProcessorT]
-) -> Sketch[ProcessorT]:
+def sketch_model(config: Config[LanguageOptionsT], load_processor: Callable[[LanguageOptionsT, Loaded], ProcessorT]) -> Sketch[ProcessorT]:
     """For `overtone plan`, with batches of filler samples. `load_processor`: the recipe's, called only if rows are to be read."""
     make_batch = collation.pack if config.data.packing else collation.collate
     loaded = load_for_training(config)
     return Sketch(
         loaded=loaded,
         batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
-        processor=lambda: load_processor(config, loaded),
+        processor=lambda: load_processor(config.options, loaded),
     )
 
 

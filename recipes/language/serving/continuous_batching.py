@@ -28,7 +28,14 @@ class TokenBatch(FrameBatch[StockRowCache, Sequence[int], CodeSampler]):
     limit_option: ClassVar[str] = "--max-new-tokens"
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, stop_ids: Sequence[int], requests: int, context: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        stop_ids: Sequence[int],
+        requests: int,
+        context: int | None = None,
+        cache_class: type[StockRowCache] = StockRowCache,
+    ) -> None:
         """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer. `context`: maximum tokens of a
         prompt and its answer; None: no limit."""
         difference = find_graph_difference(model)
@@ -36,7 +43,7 @@ class TokenBatch(FrameBatch[StockRowCache, Sequence[int], CodeSampler]):
             print_diagnostic(
                 f"{model.name_or_path or model.config.model_type}: answers are generated without CUDA graphs, which is slower: {difference}"
             )
-        cache = StockRowCache(model, count_rows(requests))
+        cache = cache_class(model, count_rows(requests))
         self.sampling = RowSampling(cache.rows, model.device)
         super().__init__(cache, self.sampling, requests, 1, context, captures=difference is None)
         self.first = torch.zeros(cache.rows, dtype=torch.int64, device=model.device)

@@ -1,0 +1,135 @@
+"""Rollouts on all ranks: current weights, answers in the place of prompts, and the run's rollouts.jsonl.
+
+Each rank has a whole copy of the model and answers the prompts of its own micro-batches; nothing but the weights is collective. Rank 0
+writes the rollouts of a step in the order of its rows, so that the file is the same on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import BaseModel
+from torch import nn
+
+from overtone.finetune.config import Lora, Parallel
+from overtone.finetune.data.batching import RankBatch, lay_samples
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.whole_weights import iterate_whole_weights
+from overtone.finetune.monitoring.run_records import ROLLOUTS
+from overtone.finetune.recipe import Loaded, LoggedRollout, PromptRow, Recipe, Rollout, RolloutSettings, RolloutWorker
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.training.rollout_page import PAGE, render_page
+
+SHOWN_STEPS = 8
+"""Steps of this launch that the page shows."""
+Records = list[LoggedRollout]
+
+
+@dataclass(frozen=True)
+class RolloutLoop:
+    """The rollouts of a run."""
+
+    world: World
+    recipe: Recipe
+    options: BaseModel
+    worker: RolloutWorker
+    run_dir: Path
+    lora: Lora | None
+    fixed: int | None
+    """Length to which packed rows are padded."""
+    shown: deque[Records] = field(default_factory=lambda: deque(maxlen=SHOWN_STEPS))
+
+    @classmethod
+    def open(
+        cls,
+        world: World,
+        recipe: Recipe,
+        loaded: Loaded,
+        options: BaseModel,
+        settings: RolloutSettings,
+        run_dir: Path,
+        lora: Lora | None,
+        fixed: int | None,
+    ) -> RolloutLoop | None:
+        """Return the rollouts of a run; None for a recipe without `Rollouts`. Collective: call on every rank."""
+        rollouts = recipe.rollouts
+        if rollouts is None:
+            return None
+        worker = run_on_all(world, lambda: rollouts.open(loaded, options, settings))
+        return cls(world, recipe, options, worker, run_dir, lora, fixed)
+
+    def take_over_weights(self, model: nn.Module) -> None:
+        """Answer with the weights that the model has now. Call it between steps. Collective: call on every rank."""
+        self.worker.update_weights(iterate_whole_weights(model, self.lora))
+
+    def answer(self, rows: Rows | MixedRows, turns: Sequence[RankBatch], step: int | None) -> list[RankBatch]:
+        """Return the turns with batches of answers. `step`: the one that trains on them, which is recorded, or None in an evaluation.
+        Collective: call on every rank."""
+        counted = [turn for turn in turns if turn.counts]
+        prompts = [PromptRow(row, rows.where(row), one) for turn in counted for row, one in zip(turn.micro.ids, turn.prompts, strict=True)]
+        rollouts = run_on_all(self.world, lambda: self.worker.answer(prompts, step))
+        if step is not None:
+            self._record(step, prompts, rollouts)
+        left = iter(rollouts)
+        return [self._fill(turn, left, step) for turn in turns]
+
+    def check(self, means: Mapping[str, float]) -> None:
+        """Raises `UserError` if the step with these means must not be applied. Collective: call on every rank."""
+        rollouts = self.recipe.rollouts
+        assert rollouts is not None  # else there is no loop
+        run_on_main(self.world, lambda: rollouts.check(means, self.options))
+
+    def _fill(self, turn: RankBatch, rollouts: Iterator[Rollout], step: int | None) -> RankBatch:
+        if turn.counts:
+            samples = [sample for _ in turn.prompts for sample in next(rollouts).samples]
+        else:
+            samples = self.worker.make_filler(turn.prompts[0], step)
+        tokens = sum(len(sample["ids"]) for sample in samples) if turn.counts else 0
+        batch = lay_samples(self.recipe, samples, turn.micro.packed, self.fixed)
+        return replace(turn, batch=batch, micro=replace(turn.micro, tokens=tokens))
+
+    def _record(self, step: int, prompts: Sequence[PromptRow], rollouts: Sequence[Rollout]) -> None:
+        own = [[prompt.row, {"step": step, "row": prompt.where, **one.record}] for prompt, one in zip(prompts, rollouts, strict=True)]
+        found = sorted((one for each in gather_from_ranks(self.world, own) for one in each), key=lambda one: one[0])
+        run_on_main(self.world, lambda: self._write([record for _, record in found]))
+
+    def _write(self, records: Records) -> None:
+        self.shown.append(records)
+        files.append_line(self.run_dir / ROLLOUTS, "\n".join(json.dumps(record, ensure_ascii=False) for record in records))
+        files.write_volatile(self.run_dir / PAGE, render_page(self.run_dir.name, [*self.shown][::-1]).encode())
+
+
+def check_parallel(recipe: Recipe, name: str, parallel: Parallel, quantization: str | None) -> None:
+    """Raises `UserError` for a setting with which no whole copy of the weights can be made. `name`: of the recipe."""
+    if recipe.rollouts is None:
+        return
+    settings = (("parallel.tensor", parallel.tensor > 1), ("parallel.offload", parallel.offload), ("model.quantization", quantization))
+    for key, is_set in settings:
+        if is_set:
+            raise UserError(f"{key} does not work with {name}, which copies the weights in each step to generate answers; remove it")
+
+
+def remove_later_rollouts(run_dir: Path, step: int) -> None:
+    """Remove the rollouts of steps after `step`, which are repeated, and half a line of a killed launch. On one rank."""
+    path = run_dir / ROLLOUTS
+    files.check_log(path)
+    if path.exists():
+        files.write_stream(path, _keep_lines(path, step))
+
+
+def _keep_lines(path: Path, step: int) -> Iterator[bytes]:
+    with input_files.open_file(path) as file:
+        for line in file:
+            try:
+                record = strict_json.loads_object(line)
+            except UserError:
+                continue  # half of a line
+            if isinstance(record.get("step"), int) and record["step"] <= step:
+                yield line

@@ -1,0 +1,128 @@
+"""Answers the prompts of a step several times each, scores the answers, and makes samples to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from overtone.finetune.data.keyed_permutation import derive_key
+from overtone.finetune.recipe import AnswerRecord, Loaded, PromptRow, Rollout, RolloutSettings, Sample
+from overtone.finetune.storage.model_security import read_object
+from overtone.recipes.language.causal_lm_export_files import GENERATION
+from overtone.recipes.language.rollout_generation import GeneratedTokens, RolloutGenerator, RolloutRequest
+from overtone.recipes.language.tokenization.stop_tokens import find_stop_ids
+from overtone.recipes.llm_grpo.answer_samples import METRIC, REWARD
+from overtone.recipes.llm_grpo.options import Options
+from overtone.recipes.llm_grpo.policy_objectives import count_targets, find_advantages, has_variance, weigh_token
+from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, decode_row
+from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer, ScoredAnswer
+
+
+class GroupAnswering:
+    """Implements `RolloutWorker`. Owns a copy of the model, and what computes the rewards."""
+
+    def __init__(self, loaded: Loaded[PromptProcessor], options: Options, settings: RolloutSettings) -> None:
+        """Raises `UserError` for rewards that cannot be used."""
+        self._tokenizer, self._options, self._seed = loaded.processor.tokenizer, options, settings.seed
+        configured = loaded.base / GENERATION
+        ends = read_object(configured).get("eos_token_id") if configured.is_file() else None
+        self._stop_ids = find_stop_ids(self._tokenizer, ends)  # type: ignore[arg-type]  # transformers reads the same key
+        self._generator = RolloutGenerator(
+            loaded.base, loaded.buffers, settings.dtype, settings.device, self._stop_ids, options.rollout_batch
+        )
+        self._scorer = RewardScorer(options.rewards, options.max_new_tokens)
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Implements `RolloutWorker`."""
+        self._generator.update_weights(weights)
+
+    def answer(self, prompts: Sequence[PromptRow], step: int | None) -> list[Rollout]:
+        """Implements `RolloutWorker`: a group of drawn answers to each prompt, or in an evaluation one greedy answer."""
+        size = 1 if step is None else self._options.group
+        requests = [
+            RolloutRequest(prompt.sample["ids"].tolist(), derive_key(self._seed, step or 0, prompt.row, number), greedy=step is None)
+            for prompt in prompts
+            for number in range(size)
+        ]
+        generated = self._generator.generate(requests, self._options.max_new_tokens)
+        texts = [self._describe(prompts[number // size], one) for number, one in enumerate(generated)]
+        scored = self._scorer.score(texts)
+        groups = (slice(start, start + size) for start in range(0, len(generated), size))
+        return [
+            self._make_rollout(prompt, generated[part], texts[part], scored[part], step)
+            for prompt, part in zip(prompts, groups, strict=True)
+        ]
+
+    def make_filler(self, prompt: Sample, step: int | None) -> list[Sample]:
+        """Implements `RolloutWorker`."""
+        token = GeneratedTokens([int(prompt["ids"][-1])], [0.0])
+        nothing = ScoredAnswer(dict.fromkeys(self._scorer.weights, 0.0))
+        return [self._make_sample(prompt["ids"].tolist(), token, nothing, None if step is None else (0.0, False))]
+
+    def close(self) -> None:
+        """Implements `RolloutWorker`."""
+        self._scorer.close()
+
+    def _describe(self, prompt: PromptRow, generated: GeneratedTokens) -> GeneratedText:
+        tokens = generated.ids[:-1] if generated.ended else generated.ids
+        return GeneratedText(
+            text=self._decode(tokens, skip=True),
+            tokens=len(generated.ids),
+            prompt=self._decode(prompt.sample["ids"].tolist(), skip=False),
+            row=decode_row(prompt.sample),
+            where=prompt.where,
+        )
+
+    def _decode(self, ids: list[int], skip: bool) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+        return text
+
+    def _make_rollout(
+        self, prompt: PromptRow, generated: list[GeneratedTokens], texts: list[GeneratedText], scored: list[ScoredAnswer], step: int | None
+    ) -> Rollout:
+        totals, ids = [one.total for one in scored], prompt.sample["ids"].tolist()
+        advantages, flat = find_advantages(self._options.objective, totals), not has_variance(totals)
+        samples = [
+            self._make_sample(ids, tokens, one, None if step is None else (advantage, flat))
+            for tokens, one, advantage in zip(generated, scored, advantages, strict=True)
+        ]
+        answers: list[AnswerRecord] = [
+            {
+                "text": text.text,
+                "tokens": text.tokens,
+                "ended": tokens.ended,
+                "reward": one.total,
+                "rewards": {**one.rewards},
+                "failures": [*one.failures],
+                "advantage": advantage,
+            }
+            for tokens, text, one, advantage in zip(generated, texts, scored, advantages, strict=True)
+        ]
+        return Rollout(samples, {"prompt": texts[0].prompt, "flat": flat, "answers": answers})
+
+    def _make_sample(self, prompt: list[int], answer: GeneratedTokens, scored: ScoredAnswer, learned: tuple[float, bool] | None) -> Sample:
+        """`learned`: the advantage, and whether the group has no variance; None in an evaluation."""
+        objective, tokens = self._options.objective, len(answer.ids)
+        metrics = {
+            REWARD: scored.total,
+            **{f"{REWARD}_{name}": value for name, value in scored.rewards.items()},
+            "answer_tokens": float(tokens),
+            "unfinished": float(not answer.ended),
+            "failed_rewards": float(bool(scored.failures)),
+        }
+        sample = {
+            "ids": torch.tensor([*prompt, *answer.ids]),
+            "supervised": torch.tensor([False] * len(prompt) + [True] * tokens),
+        }
+        if learned is not None:
+            advantage, flat = learned
+            metrics["flat_groups"] = float(flat)
+            sample |= {
+                "rollout": torch.tensor(answer.scores),
+                "advantage": torch.tensor(advantage),
+                "weight": torch.tensor(weigh_token(objective, tokens, self._options.max_new_tokens)),
+                "targets": torch.tensor(count_targets(objective, tokens)),
+            }
+        return sample | {METRIC + name: torch.tensor(value) for name, value in metrics.items()}

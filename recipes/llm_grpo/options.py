@@ -1,0 +1,109 @@
+"""The options of llm_grpo."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from overtone.finetune.config import COMMAND_LINE_ONLY, FilePath, Section
+from overtone.recipes.language.options import ChatOptions
+
+ObjectiveName = Literal["grpo", "dr_grpo", "dapo"]
+CLIP_HIGH: dict[ObjectiveName, float] = {"grpo": 0.2, "dr_grpo": 0.2, "dapo": 0.28}
+"""Values of the papers."""
+
+
+class Reward(Section):
+    weight: float = 1.0
+    """Factor of this reward in the sum; below 0 for something unwanted."""
+
+
+class RegularExpression(Reward):
+    pattern: str = Field(min_length=1)
+    """The answer without white space around it must match it as a whole, for a reward of 1."""
+
+
+class NumericAnswer(Reward):
+    tolerance: float = Field(default=1e-6, ge=0)
+    """Largest difference from the row's answer, relative to it if that is above 1."""
+
+
+class JsonSchema(Reward):
+    file: FilePath | None = None
+    """File with the schema of all answers; null: each row has its own in `schema`."""
+
+
+class Judge(Reward):
+    url: str = Field(pattern=r"^https?://")
+    """Address of an OpenAI-compatible API, as http://127.0.0.1:8000/v1."""
+    model: str = Field(min_length=1)
+    """Name of the model at that address."""
+    instruction: str = "Rate how well the answer solves the task, from 0 to 10. Reply with the number alone."
+    """System message of the judge. Its reply must contain a number from 0 to 10; the reward is a tenth of it."""
+    seconds: float = Field(default=30.0, gt=0)
+    """Time limit of one judgement."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the key; without such a variable no key is sent."""
+
+
+class Rewards(Section):
+    """Rewards of an answer. Their weighted sum is what is trained."""
+
+    exact_match: Reward | None = None
+    """1 if the answer is the row's `answer`, without white space around both."""
+    numeric_answer: NumericAnswer | None = None
+    """1 if the last number of the answer is the row's `answer`."""
+    regular_expression: RegularExpression | None = None
+    """1 if the answer matches a regular expression."""
+    json_schema: JsonSchema | None = None
+    """1 if the answer is JSON that a schema accepts."""
+    length: Reward | None = None
+    """Share of `max_new_tokens` that the answer leaves: shorter answers get more with a weight above 0."""
+    judge: Judge | None = None
+    """Rating by a model at an OpenAI-compatible address."""
+    functions: FilePath | None = Field(default=None, json_schema_extra={COMMAND_LINE_ONLY: True})
+    """Python file whose public functions `name(answer, row)` return a number each; WEIGHTS in it is a dict of their weights. It is code, so
+    only the command line can name it. The functions run in a process of their own."""
+    on_failure: Literal["zero", "stop"] = "zero"
+    """A reward that raises, returns no finite number, or takes too long: counts as 0 and is reported, or ends the run."""
+    seconds: float = Field(default=10.0, gt=0)
+    """Time limit of a function, and of the check against a schema, for one answer."""
+    memory_gib: float = Field(default=4.0, gt=0)
+    """Memory limit of the process in which both run."""
+
+
+class Options(ChatOptions):
+    """Options of training by rewards."""
+
+    objective: ObjectiveName = "grpo"
+    """`grpo` (Shao et al. 2024): advantages divided by the group's standard deviation, mean over each answer's tokens. `dr_grpo` (Liu et
+    al. 2025): neither of these two divisions. `dapo` (Yu et al. 2025): as grpo, but all tokens of a step count equally, with a higher upper
+    bound of the ratio."""
+    rewards: Rewards = Rewards()
+    """Rewards of an answer; at least one is needed."""
+    group: int = Field(default=8, ge=2)
+    """Answers to each prompt of a step."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Longest answer, without the token that ends it. A longer one is cut off, and counted."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The importance ratio of a token counts down to 1 minus this."""
+    clip_high: float | None = Field(default=None, gt=0)
+    """The importance ratio of a token counts up to 1 plus this; null: 0.2, and 0.28 for dapo."""
+    kl_weight: float = Field(default=0.0, ge=0)
+    """Weight β of the KL divergence from the base; 0 needs no base beside the model. The paper of GRPO uses 0.04."""
+    max_mismatch: float = Field(default=0.1, gt=0)
+    """Largest mean difference, in nats per token, between the log-probabilities of generation and of training; above it the run stops."""
+    rollout_batch: int = Field(default=32, ge=1)
+    """Answers that each rank generates at once: more are faster and take more memory."""
+
+    @model_validator(mode="after")
+    def _refuse_unused(self) -> Self:
+        if self.loss_head != "chunked":
+            raise ValueError(f"loss_head: {self.loss_head} computes no log-probability of each token; use chunked")
+        return self
+
+    @property
+    def upper_clip(self) -> float:
+        """`clip_high`, or the objective's default."""
+        return CLIP_HIGH[self.objective] if self.clip_high is None else self.clip_high

@@ -1,0 +1,144 @@
+"""Scores answers by all rewards that the options set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import regex
+
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
+from overtone.finetune.storage import input_files, strict_json
+from overtone.recipes.llm_grpo.options import Reward, Rewards
+from overtone.recipes.llm_grpo.rewards import answer_checks
+from overtone.recipes.llm_grpo.rewards.answer_checks import ANSWER, RewardError
+from overtone.recipes.llm_grpo.rewards.judge_client import judge_answer
+from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProcess
+
+JUDGED_AT_ONCE = 8
+BUILT_IN = ("exact_match", "numeric_answer", "regular_expression", "json_schema", "length", "judge")
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """An answer to score."""
+
+    text: str
+    tokens: int
+    """With the one that ended it."""
+    prompt: str
+    row: Row
+    where: str
+    """File and line of the row."""
+
+
+@dataclass
+class ScoredAnswer:
+    """The rewards of an answer."""
+
+    rewards: dict[str, float] = field(default_factory=dict)
+    """By name, without weights; a failed one is 0."""
+    failures: list[str] = field(default_factory=list)
+    total: float = 0.0
+    """Weighted sum."""
+
+
+class RewardScorer:
+    """Owns the process of the user's functions, and the threads of judges."""
+
+    def __init__(self, rewards: Rewards, longest: int) -> None:
+        """`longest`: `Options.max_new_tokens`. Raises `UserError` for rewards that cannot be used, and if there are none."""
+        self._rewards, self._longest = rewards, longest
+        self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib)
+        self._threads: ThreadPoolExecutor | None = None
+        self._schema = _read_schema(rewards)
+        self._pattern = _compile(rewards)
+        given: dict[str, Reward | None] = {name: getattr(rewards, name) for name in BUILT_IN}
+        self.weights = {name: reward.weight for name, reward in given.items() if reward is not None}
+        """Weight of each reward by its name."""
+        if rewards.functions is not None:
+            of_functions = self._process.read_weights()
+            if twice := sorted(of_functions.keys() & self.weights.keys()):
+                raise UserError(f"options.rewards.functions: {rewards.functions}: {twice[0]} is the name of a built-in reward; rename it")
+            self.weights |= of_functions
+        if not self.weights:
+            raise UserError("options.rewards is empty; set at least one, as in --options.rewards.exact_match.weight 1")
+
+    def score(self, answers: Sequence[GeneratedText]) -> list[ScoredAnswer]:
+        """Return the rewards of each answer. Raises `UserError` for a failed one if `on_failure` is stop."""
+        scored = [ScoredAnswer() for _ in answers]
+        for name, weight in self.weights.items():
+            for answer, one, value in zip(answers, scored, self._compute_all(name, answers), strict=True):
+                if isinstance(value, RewardError):
+                    if self._rewards.on_failure == "stop":
+                        raise UserError(f"{answer.where}: the reward {name} of {answer.text!r:.60} failed: {value}")
+                    one.failures.append(f"{name}: {value}")
+                one.rewards[name] = 0.0 if isinstance(value, RewardError) else value
+                one.total += weight * one.rewards[name]
+        return scored
+
+    def close(self) -> None:
+        """End the process and the threads."""
+        self._process.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _compute_all(self, name: str, answers: Sequence[GeneratedText]) -> list[float | RewardError]:
+        compute = partial(_catch, partial(self._compute, name))
+        if name != "judge":
+            return list(map(compute, answers))
+        self._threads = self._threads or ThreadPoolExecutor(JUDGED_AT_ONCE, thread_name_prefix="judge")
+        return list(self._threads.map(compute, answers))
+
+    def _compute(self, name: str, answer: GeneratedText) -> float:
+        rewards, row = self._rewards, answer.row
+        if name == "exact_match":
+            return float(answer.text.strip() == str(row[ANSWER]).strip())
+        if name == "numeric_answer":
+            assert rewards.numeric_answer is not None
+            return answer_checks.match_number(answer.text, row[ANSWER], rewards.numeric_answer.tolerance)
+        if name == "regular_expression":
+            assert self._pattern is not None
+            return answer_checks.match_pattern(answer.text, self._pattern)
+        if name == "json_schema":
+            schema = row["schema"] if self._schema is None else self._schema
+            return self._process.check_schema(answer.text, schema)
+        if name == "length":
+            return max(0.0, 1 - answer.tokens / self._longest)
+        if name == "judge":
+            assert rewards.judge is not None
+            return judge_answer(rewards.judge, answer.prompt, answer.text, row.get(ANSWER))
+        return self._process.call(answer.text, row, name)
+
+
+def _catch(compute: Callable[[GeneratedText], float], answer: GeneratedText) -> float | RewardError:
+    try:
+        value = compute(answer)
+    except RewardError as error:
+        return error
+    return value if math.isfinite(value) else RewardError(f"it returned {value}")
+
+
+def _read_schema(rewards: Rewards) -> Row | None:
+    if rewards.json_schema is None or rewards.json_schema.file is None:
+        return None
+    path = rewards.json_schema.file
+    try:
+        schema = strict_json.loads_object(input_files.read_bytes(path))
+    except (OSError, UserError) as error:
+        raise UserError(f"options.rewards.json_schema.file: {path}: {error}") from None
+    return schema
+
+
+def _compile(rewards: Rewards) -> regex.Pattern[str] | None:
+    if rewards.regular_expression is None:
+        return None
+    pattern = rewards.regular_expression.pattern
+    try:
+        return regex.compile(pattern)
+    except regex.error as error:
+        raise UserError(f"options.rewards.regular_expression.pattern: {pattern!r} is not a regular expression ({error})") from None

@@ -1,0 +1,19 @@
+"""State that a run of llm_grpo stores with each checkpoint: the chat template, the objective, and how answers are generated."""
+
+from __future__ import annotations
+
+from overtone.recipes.language.state import ChatState
+from overtone.recipes.llm_grpo.options import ObjectiveName
+
+
+class PolicyState(ChatState):
+    """The recipe state: what an export needs, and what must not change within a run."""
+
+    objective: ObjectiveName
+    group: int
+    max_new_tokens: int
+    clip_low: float
+    clip_high: float
+    kl_weight: float
+    weights: dict[str, float]
+    """Weight of each built-in reward."""
