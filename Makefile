@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_reward tests/recipes/language tests/recipes/codec_lm \
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_reward tests/recipes/llm_grpo tests/recipes/language tests/recipes/codec_lm \
     tests/recipes/image_classification tests/recipes/whisper \
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
@@ -24,11 +24,11 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_r
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-preferences demo-images test test-ci test-all test-chat test-real test-gpu-versions test-python312 mutants check docs dist test-dist bench bench-quick gpu-dry bench-check \
+.PHONY: demo demo-llm demo-preferences demo-rewards demo-images test test-ci test-all test-chat test-real test-gpu-versions test-python312 mutants check docs dist test-dist bench bench-quick gpu-dry bench-check \
     test-workshop test-workshop-slow stale-figures weekly
 
 # They print commands to try, which a shell of the user finds.
-demo demo-llm demo-preferences demo-images: export PATH := $(PATH_OF_USER)
+demo demo-llm demo-preferences demo-rewards demo-images: export PATH := $(PATH_OF_USER)
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m overtone.recipes.voice_clone.demo
@@ -38,6 +38,9 @@ demo-llm: $(CHAT)  ## a tiny model learns a task from chats; figures in runs/dem
 
 demo-preferences: $(CHAT)  ## a tiny model learns from pairs of answers which form to use; figures in runs/demo-preferences/summary.json
 	.venv-chat/bin/python -m overtone.recipes.llm_dpo.demo
+
+demo-rewards: $(CHAT)  ## a weak tiny model learns from rewards for its own answers; figures in runs/demo-rewards/summary.json
+	.venv-chat/bin/python -m overtone.recipes.llm_grpo.demo
 
 demo-images: $(CHAT)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
 	.venv-chat/bin/python -m overtone.recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))

@@ -39,16 +39,16 @@ def load(config: Config[Options]) -> Loaded[SpeechTextProcessor]:
     loaded = load_for_training(config)
     remark = {"speech": "supervised: the codes and the end of speech", "everything": "supervised: every token, those of the text too"}
     return replace(
-        loaded.with_processor(load_processor(config, loaded)),
+        loaded.with_processor(load_processor(config.options, loaded)),
         state=load_state(config.run.dir, CodecLmState),
         remarks=(f"{remark[config.options.supervise]} (options.supervise: {config.options.supervise})", *loaded.remarks),
     )
 
 
-def load_processor(config: Config[Options], loaded: Loaded) -> SpeechTextProcessor:
+def load_processor(options: Options, loaded: Loaded) -> SpeechTextProcessor:
     """The base's tokenizer with the family's tokens. Raises `UserError` for a base without them."""
     assert isinstance(loaded.model, CausalModel)
-    processor = make_processor(config.options, loaded.base, loaded.model.config.max_position_embeddings)
+    processor = make_processor(options, loaded.base, loaded.model.config.max_position_embeddings)
     check_vocabulary(processor.tokenizer, loaded.model.vocabulary, loaded.base)
     return processor
 

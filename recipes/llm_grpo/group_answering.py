@@ -28,7 +28,7 @@ class GroupAnswering:
         self._tokenizer, self._options, self._seed = loaded.processor.tokenizer, options, settings.seed
         configured = loaded.base / GENERATION
         ends = read_object(configured).get("eos_token_id") if configured.is_file() else None
-        self._stop_ids = find_stop_ids(self._tokenizer, ends)  # type: ignore[arg-type]  # transformers reads the same key
+        self._stop_ids = find_stop_ids(self._tokenizer, ends)
         self._generator = RolloutGenerator(
             loaded.base, loaded.buffers, settings.dtype, settings.device, self._stop_ids, options.rollout_batch
         )

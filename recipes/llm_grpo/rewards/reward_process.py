@@ -51,7 +51,7 @@ def main() -> None:
         weights = dict[str, float]()
         if settings["file"] is not None:
             functions, weights = load_functions(Path(settings["file"]))
-        _reply(replies, {"weights": weights})
+        _reply(replies, {"weights": {**weights}})
     except BaseException as error:  # the user's code may raise anything
         _reply(replies, {"error": describe(error)})
         return
@@ -76,7 +76,7 @@ def load_functions(path: Path) -> tuple[dict[str, RewardFunction], dict[str, flo
     sys.modules[spec.name] = module  # dataclasses look there
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
-    functions = {
+    functions: dict[str, RewardFunction] = {
         name: each
         for name, each in vars(module).items()
         if inspect.isfunction(each) and not name.startswith("_") and each.__module__ == spec.name

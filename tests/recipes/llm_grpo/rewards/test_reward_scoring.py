@@ -1,0 +1,86 @@
+"""Answers scored by several rewards: weights, failures, and what is refused before the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overtone.finetune.errors import UserError
+from overtone.recipes.llm_grpo.options import Rewards
+from overtone.recipes.llm_grpo.rewards import reward_scoring
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer
+
+
+def make_answer(text: str, row: dict[str, Any] | None = None, tokens: int = 5) -> GeneratedText:
+    return GeneratedText(text, tokens, "prompt", row or {}, "rows.jsonl:3")
+
+
+def make_rewards(**given: Any) -> Rewards:
+    return Rewards.model_validate(given, strict=False)
+
+
+def test_the_total_is_the_weighted_sum(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps({"type": "integer"}))
+    rewards = make_rewards(
+        exact_match={"weight": 2.0},
+        numeric_answer={"weight": 0.5},
+        regular_expression={"pattern": "[0-9]+"},
+        json_schema={"weight": 0.25, "file": tmp_path / "schema.json"},
+        length={"weight": -1.0},
+    )
+    scorer = RewardScorer(rewards, longest=10)
+    right, wrong = scorer.score([make_answer(" 42 ", {"answer": 42}), make_answer("x 42", {"answer": "42"}, tokens=11)])
+    scorer.close()
+    assert right.rewards == {"exact_match": 1, "numeric_answer": 1, "regular_expression": 1, "json_schema": 1, "length": 0.5}
+    assert right.total == pytest.approx(2 + 0.5 + 1 + 0.25 - 0.5)
+    assert wrong.rewards == {"exact_match": 0, "numeric_answer": 1, "regular_expression": 0, "json_schema": 0, "length": 0}
+    assert wrong.total == 0.5 and not right.failures + wrong.failures
+
+
+def test_each_row_can_have_its_own_schema() -> None:
+    scorer = RewardScorer(make_rewards(json_schema={}), 10)
+    found = scorer.score([make_answer("3", {"schema": {"type": kind}}) for kind in ("integer", "string")])
+    scorer.close()
+    assert [one.total for one in found] == [1, 0]
+
+
+def test_functions_are_rewards_with_their_weights_and_a_failure_counts_as_zero(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("WEIGHTS = {'size': 3}\ndef size(answer, row): return 1 / len(answer)")
+    scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py"), 10)
+    good, failed = scorer.score([make_answer("ab"), make_answer("")])
+    assert scorer.weights == {"size": 3.0} and good.total == 1.5
+    assert failed.total == 0 and failed.rewards == {"size": 0.0} and failed.failures == ["size: ZeroDivisionError: division by zero"]
+    scorer.close()
+    stopping = RewardScorer(make_rewards(functions=tmp_path / "f.py", on_failure="stop"), 10)
+    with pytest.raises(UserError, match=r"^rows\.jsonl:3: the reward size of '' failed: ZeroDivisionError"):
+        stopping.score([make_answer("")])
+    stopping.close()
+
+
+def test_judges_rate_with_the_prompt_and_the_expected_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(_: object, prompt: str, answer: str, expected: object) -> float:
+        if answer == "?":
+            raise RewardError("no rating")
+        return 0.5 if (prompt, expected) == ("prompt", "4") else 0.0
+
+    monkeypatch.setattr(reward_scoring, "judge_answer", judge)
+    scorer = RewardScorer(make_rewards(judge={"weight": 2.0, "url": "http://127.0.0.1:9", "model": "m"}), 10)
+    found = scorer.score([make_answer("4", {"answer": "4"}), make_answer("?", {"answer": "4"})])
+    scorer.close()
+    assert [one.total for one in found] == [1.0, 0.0] and found[1].failures == ["judge: no rating"]
+
+
+def test_rewards_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="options.rewards is empty; set at least one"):
+        RewardScorer(Rewards(), 10)
+    with pytest.raises(UserError, match="is not a regular expression"):
+        RewardScorer(make_rewards(regular_expression={"pattern": "("}), 10)
+    with pytest.raises(UserError, match=r"json_schema\.file: .*none\.json"):
+        RewardScorer(make_rewards(json_schema={"file": tmp_path / "none.json"}), 10)
+    (tmp_path / "f.py").write_text("def length(answer, row): return 1")
+    with pytest.raises(UserError, match="length is the name of a built-in reward; rename it"):
+        RewardScorer(make_rewards(functions=tmp_path / "f.py", length={}), 10)

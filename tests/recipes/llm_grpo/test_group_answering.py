@@ -1,0 +1,96 @@
+"""Groups of answers: keys of their randomness, samples and records, and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from overtone.finetune.recipe import PromptRow, RolloutSettings
+from overtone.recipes.llm_grpo.group_answering import GroupAnswering
+from overtone.recipes.llm_grpo.options import Options, Rewards
+from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, read
+from tests.recipes.llm_sft import families, tiny_runs
+
+ROWS = [{"prompt": [{"role": "user", "content": text}], "answer": "no"} for text in ("Good day.", "Who are you?", "Is it cold?")]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_runs.write_base(tmp_path_factory.mktemp("groups") / "base")
+
+
+@pytest.fixture
+def opened(base: Path) -> Iterator[Any]:
+    made: list[GroupAnswering] = []
+
+    def open_worker(seed: int = 3, **given: Any) -> tuple[GroupAnswering, list[PromptRow]]:
+        rewards = Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
+        options = Options(rewards=rewards, group=4, max_new_tokens=12, rollout_batch=4, **given)
+        processor = PromptProcessor(families.tokenizer("chatml"), options, 96)
+        loaded: Any = SimpleNamespace(processor=processor, base=base, buffers={})
+        worker = GroupAnswering(loaded, options, RolloutSettings(seed, torch.float32, torch.device("cpu")))
+        worker.update_weights(AutoModelForCausalLM.from_pretrained(base).named_parameters())
+        made.append(worker)
+        return worker, [PromptRow(number, f"rows.jsonl:{number}", read(row, processor, Path())) for number, row in enumerate(ROWS)]
+
+    yield open_worker
+    for worker in made:
+        worker.close()
+
+
+def texts(rollouts: list[Any]) -> list[list[str]]:
+    return [[answer["text"] for answer in rollout.record["answers"]] for rollout in rollouts]
+
+
+def test_an_answer_is_keyed_by_seed_step_row_and_number(opened: Any) -> None:
+    worker, prompts = opened()
+    first = texts(worker.answer(prompts, 1))
+    assert texts(worker.answer(prompts[::-1], 1))[::-1] == first and texts(worker.answer(prompts[1:2], 1)) == first[1:2]
+    assert texts(worker.answer(prompts, 2)) != first and texts(opened(seed=4)[0].answer(prompts, 1)) != first
+    moved = [PromptRow(prompt.row + 1, prompt.where, prompt.sample) for prompt in prompts]
+    assert texts(worker.answer(moved, 1)) != first and len({*first[0]}) > 1
+    assert texts(opened()[0].answer(prompts, 1)) == first
+
+
+def test_samples_have_what_training_needs(opened: Any) -> None:
+    worker, prompts = opened(objective="dapo")
+    for prompt, rollout in zip(prompts, worker.answer(prompts, 1), strict=True):
+        assert len(rollout.samples) == 4 and len(rollout.record["answers"]) == 4
+        total = [answer["reward"] for answer in rollout.record["answers"]]
+        assert sum(answer["advantage"] for answer in rollout.record["answers"]) == pytest.approx(0, abs=1e-9)
+        for sample, answer in zip(rollout.samples, rollout.record["answers"], strict=True):
+            asked = len(prompt.sample["ids"])
+            assert sample["ids"][:asked].tolist() == prompt.sample["ids"].tolist()
+            assert sample["supervised"].tolist() == [False] * asked + [True] * answer["tokens"]
+            assert len(sample["rollout"]) == answer["tokens"] == int(sample["targets"])
+            assert float(sample["metric/reward"]) == pytest.approx(answer["reward"])
+            assert answer["reward"] == pytest.approx(2 * answer["rewards"]["exact_match"] + answer["rewards"]["length"])
+            assert answer["rewards"]["length"] == pytest.approx(max(0, 1 - answer["tokens"] / 12))
+            assert float(sample["metric/unfinished"]) == (not answer["ended"]) and float(sample["metric/answer_tokens"]) == answer["tokens"]
+        assert rollout.record["flat"] == (max(total) == min(total))
+        assert rollout.record["prompt"].startswith("<|im_start|>user\n")
+
+
+def test_an_evaluation_has_one_greedy_answer_and_no_advantages(opened: Any) -> None:
+    worker, prompts = opened()
+    found = worker.answer(prompts, None)
+    assert texts(found) == texts(opened(seed=9)[0].answer(prompts, None)) and [len(one) for one in texts(found)] == [1, 1, 1]
+    assert all("rollout" not in sample and "metric/flat_groups" not in sample for one in found for sample in one.samples)
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_a_filler_has_the_tensors_of_an_answer(opened: Any, step: int | None) -> None:
+    worker, prompts = opened()
+    (filler,), (sample, *_) = worker.make_filler(prompts[0].sample, step), worker.answer(prompts[:1], step)[0].samples
+    assert {name: each.dtype for name, each in filler.items()} == {name: each.dtype for name, each in sample.items()}
+    assert "advantage" not in filler or float(filler["advantage"]) == 0
+
+
+def test_no_prompts_have_no_answers(opened: Any) -> None:
+    assert opened()[0].answer([], 1) == []

@@ -1,0 +1,192 @@
+"""llm_grpo through the engine: what a run writes, that its parts depend on nothing else, `plan`, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring import stop_requests
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
+from overtone.finetune.planning.memory import Arrangement, estimate_memory
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.training import setup
+from overtone.finetune.training.loop import fit
+from overtone.finetune.training.rollout_page import PAGE
+from overtone.recipes.llm_grpo import group_answering
+from overtone.recipes.llm_grpo.options import Options
+from overtone.recipes.llm_grpo.recipe import RECIPE, show
+from tests.finetune import tiny
+from tests.recipes.llm_sft import tiny_runs
+
+ROWS = [{"prompt": [{"role": "user", "content": f"Number {count}?"}], "answer": str(count)} for count in range(6)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_runs.write_base(tmp_path_factory.mktemp("loop") / "base")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    joined = join((), tmp_path)
+    yield joined
+    leave()
+
+
+def config_of(base: Path, folder: Path, **overrides: object) -> Config[Options]:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    given = {
+        **{"run.dir": folder / "run", "model.source": base, "data.train": folder / "rows.jsonl", "train.steps": 2},
+        **{"train.precision": "fp32", "train.micro_tokens": 400, "train.global_batch_tokens": 10**6, "log.trackers": "[]"},
+        **{"data.packing": "true", "train.lr": "1e-3", "log.every": 1, "train.warmup": 0.0, "train.schedule": "constant"},
+        **{"options.group": 4, "options.max_new_tokens": 8, "options.rollout_batch": 4, "options.rewards.length.weight": 1},
+        "options.rewards.regular_expression": "{pattern: '.*[aeiou].*', weight: 2}",
+        **overrides,
+    }
+    return resolve("llm_grpo", Options, [], [(key, str(value)) for key, value in given.items()])
+
+
+def run(config: Config[Options], world: World) -> list[dict[str, Any]]:
+    """Train in this process; returns the events of the steps."""
+    tiny.let_go(config.run.dir)
+    training, progress = setup.build(config, RECIPE, world)
+    saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
+    events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
+    with stop_requests.StopRequests() as requests:
+        fit(training, progress, events, saver, requests)
+    saver.close()
+    events.close()
+    assert training.rollouts is not None
+    training.rollouts.worker.close()
+    tiny.let_go(config.run.dir)
+    return [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "step"]
+
+
+def test_a_run_records_its_rollouts_and_measures(base: Path, tmp_path: Path, world: World) -> None:
+    val = {"data.val": tmp_path / "rows.jsonl", "eval.every": 2, "eval.at_start": "true"}
+    steps = run(config_of(base, tmp_path, **val, **{"options.objective": "dapo"}), world)
+    lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
+    places = [(line["step"], line["row"].rpartition(":")[2]) for line in lines]
+    assert places == [(step, str(row)) for step in (1, 2) for row in range(1, 7)]
+    rewards = [answer["reward"] for line in lines[:6] for answer in line["answers"]]
+    assert steps[0]["reward"] == pytest.approx(sum(rewards) / 24) and steps[0]["reward"] > 0
+    assert steps[0]["reward"] == pytest.approx(steps[0]["reward_length"] + 2 * steps[0]["reward_regular_expression"])
+    tokens = [answer["tokens"] for line in lines[:6] for answer in line["answers"]]
+    assert steps[0]["answer_tokens"] == pytest.approx(sum(tokens) / 24)
+    assert steps[0]["flat_groups"] == pytest.approx(sum(line["flat"] for line in lines[:6]) / 6)
+    assert 0 < steps[0]["mismatch"] < 1e-5 and steps[0]["clipped"] == 0 and steps[0]["rollout_seconds"] > 0
+    evaluations = [event for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"] == "evaluation"]
+    assert [event["step"] for event in evaluations] == [0, 2]
+    assert evaluations[0]["val/loss"] == -evaluations[0]["val/reward"] and "val/mismatch" not in evaluations[0]
+    page = (tmp_path / "run" / PAGE).read_text()
+    assert "Step 2" in page and "Step 1" in page and "rows.jsonl:6" in page
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_micro_batches_change_no_number(base: Path, tmp_path: Path, world: World) -> None:
+    runs = []
+    for number, own in enumerate(({}, {"train.micro_tokens": 130}, {"data.packing": "false", "train.micro_tokens": 300})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        runs.append(run(config_of(base, folder, **{**own, "options.kl_weight": 0.1}), world))
+    for other in runs[1:]:
+        for one, expected in zip(other, runs[0], strict=True):
+            for name in ("loss", "grad_norm", "reward", "kl", "flat_groups"):
+                assert one[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_run_that_is_repeated_from_a_checkpoint_leaves_no_duplicates(base: Path, tmp_path: Path, world: World) -> None:
+    """The lines after the checkpoint are of steps that are taken again; half a line is of a launch that was killed while it wrote."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = run(config_of(base, whole, **{"train.steps": 3}), world)
+    run(config_of(base, tmp_path, **{"train.steps": 1}), world)
+    log = tmp_path / "run" / ROLLOUTS
+    lines = (whole / "run" / ROLLOUTS).read_text().splitlines(keepends=True)
+    log.write_text(log.read_text() + "".join(lines[6:14]).replace(str(whole), str(tmp_path)) + lines[14][:50])
+    found = run(config_of(base, tmp_path, **{"train.steps": 3}), world)
+    assert log.read_text().replace(f"{tmp_path}/rows", f"{whole}/rows") == "".join(lines)
+    for name in ("loss", "grad_norm", "reward", "mismatch"):
+        assert [step[name] for step in found] == [step[name] for step in expected]
+
+
+def test_a_step_with_another_policy_than_the_rollouts_is_not_applied(
+    base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are not taken over make the answers those of an older policy, which the mismatch shows."""
+    monkeypatch.setattr(group_answering.GroupAnswering, "update_weights", forget_updates())
+    with pytest.raises(UserError, match="nats for a token on average, above options.max_mismatch: 0.0001; the update was not applied"):
+        run(config_of(base, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), world)
+    tiny.let_go(tmp_path / "run")
+    log = [event for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"] == "step"]
+    assert [event["step"] for event in log] == [1]
+
+
+def forget_updates() -> Any:
+    right, calls = group_answering.GroupAnswering.update_weights, list[int]()
+
+    def update(self: Any, weights: Any) -> None:
+        found = [*weights]
+        if not calls:
+            right(self, found)
+        calls.append(1)
+
+    return update
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({"options.rewards": "{length: null, regular_expression: null}"}, "options.rewards is empty"),
+        ({"model.quantization": "nf4", "model.lora": "true"}, "model.quantization does not work with llm_grpo, which copies the weights"),
+        ({"options.rewards.numeric_answer.weight": "1", "data.train": "texts"}, r"texts\.jsonl:1: .*numeric_answer needs 'answer'"),
+    ],
+)
+def test_what_does_not_work_is_refused_before_the_first_step(
+    base: Path, tmp_path: Path, world: World, overrides: dict[str, str], problem: str
+) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    given = {key: str(tmp_path / "texts.jsonl") if value == "texts" else value for key, value in overrides.items()}
+    tiny.let_go(tmp_path / "run")
+    with pytest.raises(UserError, match=problem):
+        setup.build(config_of(base, tmp_path, **given), RECIPE, world)
+    tiny.let_go(tmp_path / "run")
+
+
+def test_plan_knows_the_memory_of_rollouts_and_of_the_reference(base: Path, tmp_path: Path) -> None:
+    found = {
+        name: estimate_run(config_of(base, tmp_path, **own), RECIPE)
+        for name, own in (
+            ("plain", {}),
+            ("kl", {"options.kl_weight": 0.1}),
+            ("lora", {"model.lora": "true", "options.kl_weight": 0.1}),
+            ("more", {"options.rollout_batch": 8}),
+        )
+    }
+    assert [name for name, one in found.items() if one.outline.with_base] == ["kl"]
+    parameters = sum(weight.size for weight in found["plain"].outline.weights)
+    keys = 2 * 2 * 2 * 8 * 512 * 4  # keys and values, layers, heads, their size, slots, answers
+    assert found["plain"].outline.rollouts == found["lora"].outline.rollouts == 4 * (parameters + keys)
+    assert found["more"].outline.rollouts == 4 * (parameters + 2 * keys)
+    for name, said in (("plain", "reference: none"), ("kl", "a frozen copy of the base"), ("lora", "adapters switched off")):
+        assert any(said in remark for remark in found[name].remarks) and any("rollouts: a copy" in remark for remark in found[name].remarks)
+    one = found["plain"]
+    memory = estimate_memory(one.outline, Arrangement("ddp", 1), one.activations(400, "none", 1), 4)
+    assert memory.terms["rollouts"] == one.outline.rollouts and memory.lasting > one.outline.rollouts
+
+
+def test_a_prompt_is_shown(base: Path, tmp_path: Path) -> None:
+    processor = RECIPE.load(config_of(base, tmp_path)).processor
+    assert "Number 0?" in show(RECIPE.read(ROWS[0], processor, tmp_path), processor)
