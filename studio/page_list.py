@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 from overtone.studio.page_interface import Page, Studio
 from overtone.studio.pages import (
+    chat_dataset,
+    chat_page,
     choose_page,
     dataset_report,
     file_upload,
     home_page,
     job_page,
+    microphone_page,
     run_page,
     train_page,
     use_page,
@@ -22,7 +25,10 @@ PAGES: Sequence[Callable[[Studio], Page]] = (
     home_page.make_page,
     job_page.make_page,
     voice_page.make_page,
+    microphone_page.make_page,
     voice_dataset.make_page,
+    chat_page.make_page,
+    chat_dataset.make_page,
     dataset_report.make_page,
     file_upload.make_page,
     train_page.make_page,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,11 +52,11 @@ FAINT = """() => {
 
 
 @contextmanager
-def open_view(tools: Any, expected: str = "", **context: Any) -> Iterator[Any]:
+def open_view(tools: Any, expected: str = "", flags: Sequence[str] = (), **context: Any) -> Iterator[Any]:
     """A page in Chromium. Fails at the end if it logged an error, or sent a request to another host than the first.
 
-    `expected`: part of an error that the test causes."""
-    chromium = tools.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    `expected`: part of an error that the test causes. `flags`: more words of Chromium's command line."""
+    chromium = tools.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *flags])
     view = chromium.new_context(**context).new_page()
     view.set_default_timeout(120_000)
     problems: list[str] = []

@@ -131,14 +131,15 @@ def read_figures(folder: Path, count_tokens: CountTokens | None) -> ChatFigures:
     """Count the rows of a dataset. Raises `UserError` with file and line for a row that is not a chat."""
     figures = ChatFigures()
     for name in (TRAIN, VAL):
-        for row in _read_rows(folder / name):
+        for row in read_rows(folder / name):
             figures.add(name, row, count_tokens)
     if not figures.rows:
         raise UserError(f"{folder}: no rows in {TRAIN} or {VAL}; run overtone text again")
     return figures
 
 
-def _read_rows(path: Path) -> Iterator[ReportRow]:
+def read_rows(path: Path) -> Iterator[ReportRow]:
+    """Yield the rows of a file; none if it does not exist. Raises `UserError` with file and line for a row that is not a chat."""
     for number, row in manifest.read_lines(path) if path.is_file() else ():
         try:
             yield ReportRow(f"{path.name}:{number}", tuple(_read_turns(row)))

@@ -1,0 +1,106 @@
+"""The pages that make a chat dataset of files: folders, uploads, and the preparation with `overtone text`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Endpoint
+
+from overtone.data_prep.chats.conversation_formats import SHAPES
+from overtone.finetune.pages.request_validation import Route
+from overtone.studio.folder_content import find_inside
+from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.page_interface import (
+    FOLDER,
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    accept_json,
+    answer_form,
+    flatten_options,
+    is_short,
+    link_to,
+    require_name,
+)
+from overtone.studio.pages.voice_page import SHOWN, FolderForm
+from overtone.studio.uploads.upload_folders import CHATS, count_files, list_held_files, make_upload_folder
+
+
+class ChatForm(BaseModel, extra="forbid"):
+    """The settings of `overtone text`."""
+
+    folder: str
+    name: str
+    rows: Literal["chats", "pairs", "labels", "raw"] = "chats"
+    shape: str = ""
+    columns: str = ""
+    person: str = ""
+    """The person whose messages are the answers, in chats that WhatsApp exported."""
+    join_turns: bool = False
+    val_share: str = ""
+
+
+def make_page(studio: Studio) -> Page:
+    """Return the page."""
+
+    def show_settings(request: Request) -> Response:
+        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
+        words = job.command.words if job is not None and job.command.verb == "text" else [""]
+        return render_folder(words[0], words)
+
+    def render_folder(name: str, words: list[str]) -> Response:
+        given = {key: value for key, value in pairwise(words) if key.startswith("--")}
+        held = list_held_files(find_inside(studio.place, name))
+        return studio.render(
+            "chat_folder.html", "", folder=name, held=held, shown=SHOWN, shapes=SHAPES, given=given, joined="--join-turns" in words
+        )
+
+    def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
+        return {"next": link_to("", "/chats/folder", folder=make_upload_folder(studio.place, CHATS, require_name("name", form.name)))[0]}
+
+    routes, endpoints = accept_command(studio, "/chats/prepare", ChatForm, lambda form: build_command(studio.place, form))
+    return Page(
+        routes=(
+            Route("GET", "/chats"),
+            Route("GET", "/chats/folder", query={"folder": is_short}),
+            Route("GET", "/chats/prepare", query={"from": is_short}),
+            accept_json("/chats/new", FolderForm),
+            *routes,
+        ),
+        endpoints=(
+            Endpoint("/chats", lambda _: studio.render("chat_list.html", "/chats", folders=count_files(studio.place, CHATS))),
+            Endpoint("/chats/folder", lambda request: render_folder(request.query_params.get("folder", ""), [])),
+            Endpoint("/chats/prepare", show_settings),
+            answer_form("/chats/new", FolderForm, make_folder),
+            *endpoints,
+        ),
+        assets=(FOLDER / "chat_folder.js",),
+        label="Chats",
+        beginnings=(("/chats", "New assistant"),),
+        job_links=link_dataset,
+    )
+
+
+def build_command(place: Path, form: ChatForm) -> tuple[str, list[str]]:
+    """Return the command that reads the files. Raises `UserError` for what is no folder, and a name that cannot be one."""
+    find_inside(place, form.folder)
+    words = [form.folder, "--out", f"data/{require_name('dataset', form.name)}"]
+    kinds = {"chats": [], "pairs": ["--rows", "pairs"], "labels": ["--rows", "labels"], "raw": ["--raw"]}
+    options = [("shape", form.shape), ("columns", form.columns), ("as", form.person), ("val-share", form.val_share)]
+    return "text", [*words, *kinds[form.rows], *flatten_options(options), *(["--join-turns"] if form.join_turns else [])]
+
+
+def link_dataset(job: StudioJob) -> list[Link]:
+    """Return the link to the dataset that a job has made or read."""
+    words = job.command.words
+    if job.command.verb == "text" and "--out" in words[:-1]:
+        return [link_to("Open the dataset", "/chats/dataset", folder=words[words.index("--out") + 1])]
+    return []
