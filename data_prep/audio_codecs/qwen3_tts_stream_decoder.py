@@ -7,10 +7,11 @@ the transformer keeps its keys and values from chunk to chunk, and each convolut
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache
 
 from .qwen_tts_import import import_qwen_tts
@@ -23,16 +24,49 @@ CHUNK_FRAMES = 300
 """Frames per chunk when the sound is not streamed: 24 s; limits the memory of the convolutions."""
 
 
+class _ConstantSnake(nn.Module):
+    """The codec's activation x + sin²(a·x) / b with the same operations on x. The stock module computes a and b from its parameters in each
+    call."""
+
+    @torch.no_grad()
+    def __init__(self, stock: Any) -> None:
+        super().__init__()
+        self.frequency = nn.Buffer(stock.alpha.exp()[None, :, None])
+        self.magnitude = nn.Buffer((1.0 / (stock.beta.exp() + stock.no_div_by_zero))[None, :, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, channels, L] → the same shape."""
+        return (x * self.frequency).sin_().pow_(2).mul_(self.magnitude).add_(x)
+
+
+class _ConstantCodebook(nn.Module):
+    """A codebook whose entries are computed once. The stock module divides all of them in each call."""
+
+    @torch.no_grad()
+    def __init__(self, stock: Any) -> None:
+        super().__init__()
+        self.entries = nn.Buffer(stock.embedding_sum / stock.cluster_usage.clamp(min=stock.epsilon)[:, None])
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes [B, T] → [B, T, width]."""
+        return F.embedding(codes, self.entries)
+
+
 class Qwen3TTSStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
     def __init__(self, decoder: Qwen3TTSTokenizerV2Decoder) -> None:
-        """`decoder`: that of the 12 Hz codec; its weights are used, not copied."""
+        """`decoder`: that of the 12 Hz codec; its weights are used, not copied, except those of the codebooks."""
         import_qwen_tts()
         from qwen_tts.core.tokenizer_12hz import modeling_qwen3_tts_tokenizer_v2 as modeling
 
         kinds = modeling.Qwen3TTSTokenizerV2CausalConvNet, modeling.Qwen3TTSTokenizerV2CausalTransConvNet
         self.streamed = StreamedDecoder(decoder, kinds)
+        constant = {modeling.SnakeBeta: _ConstantSnake, modeling.EuclideanCodebook: _ConstantCodebook}
+        for parent in [*self.streamed.decoder.modules()]:
+            for name, layer in [*parent.named_children()]:
+                if type(layer) in constant:
+                    setattr(parent, name, constant[type(layer)](layer))
 
     def decode(self, codes: Tensor) -> Tensor:
         """Decode [B, T, codebooks] to [B, T · 1920] float32, in chunks that limit the memory."""
