@@ -2,7 +2,7 @@ import { find, readJson, request } from "./page.js";
 
 const ids = readJson("ids"), player = document.querySelector("audio");
 const buttons = ["reject", "text", "keep", "previous", "undo", "next"].map(find);
-let at = 0, busy = false;
+let at = 0, busy = false; // addresses are relative: the studio serves the page below one of its own
 
 function show(clip) {
   const address = encodeURIComponent(clip.id), picture = new Image();
@@ -11,9 +11,9 @@ function show(clip) {
   find("facts").innerHTML = clip.facts; // made by the server's template, which escapes all texts
   find("place").textContent = `${at + 1} of ${ids.length}`;
   picture.alt = "Spectrogram, 0 to 12 kHz";
-  picture.src = `/picture?id=${address}`;
+  picture.src = `picture?id=${address}`;
   document.querySelector(".spectrogram").replaceChildren(picture);
-  player.src = `/sound?id=${address}`;
+  player.src = `sound?id=${address}`;
 }
 
 // One action at a time: a key that is pressed before the next clip is shown would decide about a clip that nobody has seen.
@@ -31,13 +31,13 @@ async function act(work) {
 
 async function move(steps) {
   const next = Math.min(Math.max(at + steps, 0), ids.length - 1);
-  const clip = await (await request(`/clip?id=${encodeURIComponent(ids[next])}`)).json();
+  const clip = await (await request(`clip?id=${encodeURIComponent(ids[next])}`)).json();
   at = next;
   show(clip);
 }
 
 const decide = (action) => act(async () => {
-  await request("/decision", { id: ids[at], action, text: find("said").value, note: find("note").value });
+  await request("decision", { id: ids[at], action, text: find("said").value, note: find("note").value });
   await move(action === "undo" ? 0 : 1);
 });
 

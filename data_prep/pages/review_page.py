@@ -55,7 +55,9 @@ class ClipView(BaseModel):
 class ReviewSession:
     """Owns review.jsonl while the server runs. Must be used by a single thread: concurrent writers would corrupt lines of the file."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, back: str = "") -> None:
+        """Read the decisions of a dataset. `back`: address of the page that leads here; empty for none."""
+        self.back = back
         self.dataset, self.decisions, self.queue = dataset, review_decisions.read_decisions(dataset.folder), build_queue(dataset)
         self._templates = make_environment(FOLDER)
         self._templates.filters["advice"] = explain_reason
@@ -67,6 +69,7 @@ class ReviewSession:
         address = quote(first.id, safe="")
         return self._templates.get_template("review_page.html").render(
             name=self.dataset.folder.resolve().name,
+            back=self.back,
             views=list_views(self.queue),
             view=view,
             orders=ORDERS,
@@ -76,8 +79,8 @@ class ReviewSession:
             ids=ids,
             clip=first,
             place=f"1 of {len(ids)}" if ids else "0 of 0",
-            sound=f"/sound?id={address}" if ids else "",
-            picture=f"/picture?id={address}" if ids else "",
+            sound=f"sound?id={address}" if ids else "",
+            picture=f"picture?id={address}" if ids else "",
         )
 
     def show_clip(self, id: str | None) -> ClipView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -42,8 +43,8 @@ def serve_page(session: ReviewSession, port: int) -> None:
         web_server.run_server(make_application(session), web_server.LOOPBACK, port, announcement)
 
 
-def make_application(session: ReviewSession) -> Starlette:
-    """Return the ASGI application: the page behind the request guard."""
+def make_application(session: ReviewSession, admit: Callable[[Caller], bool] | None = None) -> Starlette:
+    """Return the ASGI application: the page behind the request guard. `admit`: by default `admit_own_site`."""
     drawing = asyncio.Semaphore(1)
 
     async def show_page(request: Request) -> Response:
@@ -81,7 +82,7 @@ def make_application(session: ReviewSession) -> Starlette:
     ]
     middleware = [
         Middleware(web_server.add_security_headers),
-        Middleware(add_request_guard, routes=list_routes(session), admit=admit_own_site),
+        Middleware(add_request_guard, routes=list_routes(session), admit=admit or admit_own_site),
     ]
     return Starlette(routes=endpoints, middleware=middleware)
 

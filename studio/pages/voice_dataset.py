@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -16,19 +15,18 @@ from overtone.data_prep.dataset.duration_accounting import Summary
 from overtone.data_prep.manifest import SUMMARY
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
-from overtone.finetune.pages import web_server
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
 from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_commands import show_command
 from overtone.studio.jobs.job_queue import repeat_job
 from overtone.studio.jobs.job_records import StudioJob
 from overtone.studio.models_at_hand import list_hub_models
 from overtone.studio.page_interface import Link, Page, Studio, accept_command, accept_json, answer_form, is_short, link_to
+from overtone.studio.pages.dataset_review import make_address as make_review_address
 
 CODECS = ("Qwen/Qwen3-TTS-12Hz-1.7B-Base", "sesame/csm-1b", "hubertsiuzdak/snac_24khz", "codec-demo")
 """Models that the field of the codec offers; it takes others, too."""
-PORTS = range(7860, 7960)
-"""Ports for review pages, from that of `overtone review` on."""
 
 
 class DatasetForm(BaseModel, extra="forbid"):
@@ -61,18 +59,9 @@ def make_page(studio: Studio) -> Page:
             has_codes=(folder / "codes").is_dir(),
             has_decisions=(folder / REVIEW).is_file(),
             made_by=made_by,
-            review=find_review(studio.place, name),
+            review=make_review_address(name),
+            review_command=show_command("review", [name]),
         )
-
-    def build_review(form: DatasetForm) -> tuple[str, list[str]]:
-        if (running := find_review(studio.place, form.folder)) is not None:
-            raise UserError(f"the review of {form.folder} is running as job {running.id}; open it there, or stop it first")
-        folder = require_folder(studio, form.folder)
-        for port in PORTS:
-            with suppress(UserError):
-                web_server.require_free_port(port)
-                return "review", [folder, "--port", str(port)]
-        raise UserError(f"no port from {PORTS[0]} to {PORTS[-1]} is free; stop other reviews first")
 
     def show_settings(request: Request) -> Response:
         job = job_records.read_job(studio.place, request.query_params.get("from", ""))
@@ -91,14 +80,13 @@ def make_page(studio: Studio) -> Page:
             studio, "/voice/dataset/codes", CodesForm, lambda form: ("codes", [require_folder(studio, form.folder), "--model", form.model])
         ),
         accept_command(studio, "/voice/dataset/report", DatasetForm, lambda form: ("report", [require_folder(studio, form.folder)])),
-        accept_command(studio, "/voice/dataset/review", DatasetForm, build_review),
         accept_command(studio, "/voice/dataset/stricter", DatasetForm, build_stricter),
     ]
     return Page(
         routes=(
             Route("GET", "/voice/dataset", query={"folder": is_short}),
             accept_json("/voice/dataset/apply", DatasetForm),
-            Route("GET", r"/voice/dataset/(?:codes|report|review|stricter)", query={"from": is_short}),
+            Route("GET", r"/voice/dataset/(?:codes|report|stricter)", query={"from": is_short}),
             *(route for routes, _ in commands for route in routes),
         ),
         endpoints=(
@@ -166,14 +154,6 @@ def require_voice_job(place: Path, folder: str) -> StudioJob:
     if job is None:
         raise UserError(f"{folder} was not made by a job of this studio, so that its settings are not known; run its command in a terminal")
     return job
-
-
-def find_review(place: Path, folder: str) -> StudioJob | None:
-    """Return the job that serves the review of a dataset, if one runs."""
-    for job in job_records.list_jobs(place):
-        if job.is_active and job.command.verb == "review" and job.command.words[:1] == [folder]:
-            return job
-    return None
 
 
 def require_folder(studio: Studio, folder: str) -> str:

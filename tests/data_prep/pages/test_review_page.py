@@ -41,7 +41,7 @@ def test_the_page_shows_the_first_clip_and_a_decision_is_on_disk_at_once(made, t
     page = session.render_page()
     parsed = Page(page)
     assert ids(page) == ["c0", "c1", "c2"] and ("textarea", "Text of c0.") in parsed.texts and ("span", "1 of 3") in parsed.texts
-    assert parsed.all("audio")[0]["src"] == "/sound?id=c0" and "kept: train" in parsed.text() and "your decision" not in page
+    assert parsed.all("audio")[0]["src"] == "sound?id=c0" and "kept: train" in parsed.text() and "your decision" not in page
     session.save_decision(decision("c0", "reject", "Text of c0.", "hum"))
     assert review_decisions.read_decisions(tmp_path) == {"c0": Decision(id="c0", action="reject", note="hum")}
     shown = session.show_clip("c0")

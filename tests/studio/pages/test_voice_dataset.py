@@ -1,11 +1,8 @@
-"""The page of a voice dataset shows what is in it, and starts codes, report, review and a stricter trial."""
+"""The page of a voice dataset shows what is in it, and starts codes, report and a stricter trial."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,6 @@ from typing import Any
 import pytest
 
 from overtone.recipes.serving.access_control import AccessPolicy
-from overtone.studio.jobs import job_records
-from overtone.studio.pages import voice_dataset
 from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
@@ -37,7 +32,6 @@ def read_command(app: App, step: str, **settings: str) -> Any:
 def test_commands(app: App) -> None:
     assert read_command(app, "codes", model="codec-demo") == {"command": "overtone codes data/me --model codec-demo"}
     assert read_command(app, "report") == {"command": "overtone report data/me"}
-    assert read_command(app, "review")["command"].startswith("overtone review data/me --port 78")
     assert "is no dataset" in read_command(app, "report", folder="data")["detail"]
     assert "not known" in read_command(app, "stricter")["detail"]
 
@@ -52,29 +46,10 @@ def test_a_stricter_trial_has_the_settings_of_the_last_preparation(app: App, tmp
     assert b"What would a stricter rule remove?" in app.ask("GET", "/voice/dataset", query=b"folder=data/me").body
 
 
-def test_a_review_that_runs_is_not_started_again(app: App, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, command={"verb": "review", "words": ["data/me", "--port", "7860"]})
-    held = os.open(folder / job_records.LOCK, os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert f"/job/{folder.name}".encode() in app.ask("GET", "/voice/dataset", query=b"folder=data/me").body
-    assert "is running as job" in read_command(app, "review")["detail"]
-    os.close(held)
-    assert "command" in read_command(app, "review")
-
-
-def test_a_port_that_is_taken_is_not_chosen(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(voice_dataset, "PORTS", [port])
-        assert "stop other reviews" in read_command(app, "review")["detail"]
-
-
 def test_a_summary_of_another_kind_is_not_shown(app: App, tmp_path: Path) -> None:
     (tmp_path / "data/me/summary.json").write_text('{"recordings": "<script>", "rejected_by_reason": 7}')
     page = app.ask("GET", "/voice/dataset", query=b"folder=data/me")
-    assert page.status == 200 and b"Removed" not in page.body and b"Start the review" in page.body
+    assert page.status == 200 and b"Removed" not in page.body and b"overtone review data/me" in page.body
 
 
 def test_the_settings_of_a_job_lead_to_its_dataset(app: App, tmp_path: Path) -> None:
