@@ -6,6 +6,7 @@ usage: python -m workshop.release
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -22,6 +23,15 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "dist"
 TOOLS = ROOT / ".venv-tools" / "bin"
 ENVIRONMENTS = {"voice": ROOT / ".venv", "chat": ROOT / ".venv-chat"}
+LICENCES = {
+    "asttokens": "Apache-2.0",
+    "liger_kernel": "BSD-2-Clause",
+    "protobuf": "BSD-3-Clause",
+    "ray": "Apache-2.0",
+    "snac": "MIT",
+    "tiktoken": "MIT",
+}
+"""Package → SPDX identifier, for packages whose metadata has none that cyclonedx-py reads. The source is the file LICENSE in the wheel."""
 HATCH = "import hatchling.build, sys; hatchling.build.build_sdist(sys.argv[1]); hatchling.build.build_wheel(sys.argv[1])"
 
 
@@ -37,6 +47,7 @@ def main(_: list[str]) -> int:
     for name, environment in ENVIRONMENTS.items():
         sbom = TARGET / f"sbom-{name}.cdx.json"
         run(TOOLS / "cyclonedx-py", "environment", "--output-reproducible", "--output-file", sbom, environment / "bin" / "python")
+        add_licences(sbom)
     write_sums(TARGET)
     for path in sorted(TARGET.iterdir()):
         print_line(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
@@ -62,6 +73,17 @@ def export_commit(root: Path, folder: Path) -> Path:
     with tarfile.open(archive) as files:
         files.extractall(folder / "tree", filter="tar")
     return folder / "tree"
+
+
+def add_licences(sbom: Path) -> None:
+    """Add the licences that the metadata of packages lacks, by `LICENCES`. Raises `UserError` for a package without any."""
+    content = json.loads(sbom.read_text(encoding="utf-8"))
+    bare = {component["name"]: component for component in content["components"] if not component.get("licenses")}
+    if unknown := sorted(bare.keys() - LICENCES.keys()):
+        raise UserError(f"{sbom.name}: {', '.join(unknown)} have no licence in their metadata; add it to LICENCES in workshop/release.py")
+    for name, component in bare.items():
+        component["licenses"] = [{"license": {"acknowledgement": "concluded", "id": LICENCES[name]}}]
+    sbom.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_sums(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,31 @@ def test_the_sums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_bytes(b"{}")
     release.write_sums(tmp_path)
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_a_package_without_a_licence_gets_one_or_is_named(tmp_path: Path) -> None:
+    sbom = tmp_path / "sbom-voice.cdx.json"
+    declared = {"name": "numpy", "licenses": [{"license": {"id": "BSD-3-Clause"}}]}
+    sbom.write_text(json.dumps({"components": [declared, {"name": "snac"}]}))
+    release.add_licences(sbom)
+    first, second = json.loads(sbom.read_text(encoding="utf-8"))["components"]
+    assert first == declared and second["licenses"] == [{"license": {"acknowledgement": "concluded", "id": "MIT"}}]
+    sbom.write_text(json.dumps({"components": [{"name": "nobody-knows"}]}))
+    with pytest.raises(UserError, match="nobody-knows have no licence"):
+        release.add_licences(sbom)
+
+
+@pytest.mark.parametrize("name", release.LICENCES)
+def test_the_licence_is_that_of_the_file_in_the_wheel(name: str) -> None:
+    words = {
+        "Apache-2.0": "apache (license|2.0)",
+        "MIT": "mit license",
+        "BSD-2-Clause": "bsd 2-clause",
+        "BSD-3-Clause": "neither the name of",
+    }
+    files = [file for file in metadata.files(name) or () if file.name.startswith("LICENSE") and file.parts[0].endswith(".dist-info")]
+    (text,) = (" ".join(file.locate().read_text(encoding="utf-8").split()).casefold() for file in files)
+    assert re.search(words[release.LICENCES[name]], text)
 
 
 def test_a_failing_tool_is_a_sentence_with_its_output() -> None:
