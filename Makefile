@@ -24,7 +24,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_r
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-preferences demo-rewards demo-images test test-ci test-all test-chat test-real test-gpu-versions test-python312 mutants check docs dist test-dist bench bench-quick gpu-dry bench-check \
+.PHONY: demo demo-llm demo-preferences demo-rewards demo-images test test-ci test-all test-chat test-real test-gpu-versions test-python312 mutants check docs dist test-dist test-notebooks bench bench-quick gpu-dry bench-check \
     test-workshop test-workshop-slow stale-figures weekly
 
 # They print commands to try, which a shell of the user finds.
@@ -58,6 +58,7 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/data_prep
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep --ignore tests/real  # each starts several processes
 	$(MAKE) test-chat
+	$(MAKE) test-notebooks
 	$(MAKE) test-real
 
 test-chat: $(CHAT)  ## chats, images, CSM and Orpheus on transformers 5, in their own environment
@@ -83,7 +84,8 @@ weekly: test-workshop test-workshop-slow bench-quick mutants stale-figures  ## a
 # Those that run the benchmarks are left to bench-quick.
 test-workshop-slow: $(STAMP) .venv-tools/.installed  ## the slow tests of workshop/
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow workshop/tests \
-	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table
+	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table \
+	    --ignore workshop/tests/test_notebooks.py  # `make test-notebooks`
 
 stale-figures: $(STAMP)  ## figures on the pages whose benchmark has not run since the code that it measures changed
 	$(BIN)/python -m workshop.stale_figures
@@ -114,6 +116,9 @@ dist: $(STAMP) $(CHAT) .venv-tools/.installed  ## the files of a release in dist
 
 test-dist: $(STAMP)  ## the tests of what is installed from the wheel, in fresh environments
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/launch/test_wheel.py
+
+test-notebooks: $(STAMP) $(CHAT) .venv-tools/.installed  ## docs/notebooks from top to bottom, with the small models; workshop/notebooks.py --write stores the outputs
+	$(BIN)/python -m pytest -m "slow or not slow" workshop/tests/test_notebooks.py
 
 gpu-dry: $(STAMP)  ## every part of workshop/benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
 	$(BIN)/python workshop/benchmarks/gpu.py --dry

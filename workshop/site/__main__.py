@@ -1,14 +1,18 @@
 """Gather the pages of the site in build/docs, for `mkdocs build`.
 
 The pages keep their places below the repository, so their links among each other hold. A file that a page links and that is no page (a
-script, a picture, a sound) is copied; a link to a folder, and to a file outside of the site, becomes its path as text.
+script, a picture, a sound) is copied; a link to a folder, and to a file outside of the site, becomes its path as text. A notebook becomes a
+page with its cells and outputs, and is copied beside it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from workshop.site import reference
 
@@ -27,6 +31,9 @@ def main() -> None:
     pages = sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
     for page in pages:
         write(TARGET / page.relative_to(ROOT), convert(page, page.read_text(encoding="utf-8"), {*pages}))
+    for notebook in ROOT.glob("docs/notebooks/*.ipynb"):
+        page = notebook.with_suffix(".md")
+        write(TARGET / page.relative_to(ROOT), convert(page, describe_notebook(notebook), {*pages}))
     for name, text in reference.list_pages():
         write(TARGET / "reference" / name, text)
     (TARGET / "docs" / "serving.png").write_bytes((ROOT / "docs" / "serving.png").read_bytes())  # linked by an HTML element
@@ -38,12 +45,40 @@ def convert(page: Path, text: str, pages: set[Path]) -> str:
     return "".join(part if part.startswith("```") else LINK.sub(lambda found: change_link(page, found, pages), part) for part in parts)
 
 
+def describe_notebook(path: Path) -> str:
+    """A notebook as Markdown: texts, code, and what the cells printed. Writes its pictures beside the page."""
+    parts = list[str]()
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        parts += [show_output(output, path.with_name(f"{path.stem}_{number}.png")) for output in cell["outputs"]]
+    title, rest = parts[0].partition("\n")[::2]
+    return "\n\n".join([title, f"[Download the notebook]({path.name})", rest.strip(), *parts[1:]]) + "\n"
+
+
+def show_output(output: dict[str, Any], picture: Path) -> str:
+    """An output of a cell as Markdown: its picture, or else its text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        copy = TARGET / picture.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(base64.b64decode("".join(data["image/png"])))
+        return f'<img src="../{picture.name}" alt="">'
+    text = "".join(output.get("text", data.get("text/plain", ()))).rstrip()
+    return f"```text\n{text}\n```"
+
+
 def change_link(page: Path, found: re.Match[str], pages: set[Path]) -> str:
     """A link of a page as the site can follow it."""
     mark, label, target, _ = found.groups()
     path = (page.parent / target).resolve()
     if path in pages:
         return found[0]
+    if path.suffix == ".ipynb" and path.with_suffix(".md") != page:
+        return found[0].replace(".ipynb", ".md")
     if path.is_file() and path.is_relative_to(ROOT):
         copy = TARGET / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import re
 import subprocess
 import threading
@@ -60,7 +61,19 @@ def test_every_guide_is_in_the_navigation() -> None:
         page.relative_to(ROOT).as_posix() for pattern in ("*.md", "docs/*.md", "workshop/lab_book/*.md") for page in ROOT.glob(pattern)
     }
     assert pages <= named
+    pages |= {path.relative_to(ROOT).with_suffix(".md").as_posix() for path in ROOT.glob("docs/notebooks/*.ipynb")}
     assert {name for name in named if not name.startswith("reference/")} == pages
+
+
+def test_a_notebook_is_a_page_with_its_outputs(tree: Path) -> None:
+    outputs = [{"output_type": "stream", "text": ["1\n", "2\n"]}, {"output_type": "execute_result", "data": {"image/png": "aGk="}}]
+    cells = [{"cell_type": "markdown", "source": ["# One\n", "A text."]}, {"cell_type": "code", "source": ["f()"], "outputs": outputs}]
+    (tree / "docs" / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    text = site.describe_notebook(tree / "docs" / "a.ipynb")
+    assert text.startswith("# One\n\n[Download the notebook](a.ipynb)\n\nA text.\n\n```python\nf()\n```\n\n```text\n1\n2\n```\n\n<img ")
+    assert (tree / "build" / "docs" / "docs" / "a_1.png").read_bytes() == b"hi"
+    assert site.convert(tree / "docs" / "a.md", text, set()) == text and (tree / "build" / "docs" / "docs" / "a.ipynb").is_file()
+    assert site.convert(tree / "docs" / "one.md", "[b](a.ipynb)", set()) == "[b](a.md)"
 
 
 def test_the_reference_has_every_key_and_field() -> None:
