@@ -28,7 +28,7 @@ WORD = 4
 """Letters of a word."""
 CHATS, PROMPTS, HELD_OUT = 3000, 2000, 256
 """Numbers of rows; no question is in two of the files."""
-FIRST_STEPS, STEPS = 90, 150
+FIRST_STEPS, STEPS = 90, 350
 MAX_NEW_TOKENS = 8
 """Tokens: enough for four letters and the end of the turn, also if each letter is a token."""
 
@@ -65,9 +65,11 @@ def make_commands(home: Path) -> dict[str, list[str]]:
     first = ["--recipe", "llm_sft", "--config", RECIPES / "llm_sft" / "debug.yaml", "--model.source", base, "--run.dir", home / "sft_run"]
     first += ["--data.train", home / "chats.jsonl", "--data.val", "null", "--train.steps", FIRST_STEPS, *tiny]
     second = ["--recipe", "llm_grpo", "--model.source", weak, "--run.dir", home / "run", "--data.train", home / "prompts.jsonl"]
-    second += ["--data.val", home / "held_out.jsonl", "--train.steps", STEPS, "--train.lr", "1e-3", "--eval.every", STEPS // 5, *tiny]
+    second += ["--data.val", home / "held_out.jsonl", "--train.steps", STEPS, "--train.lr", "8e-4", "--eval.every", STEPS // 10, *tiny]
     second += ["--options.rewards.exact_match.weight", "1", "--options.max_new_tokens", MAX_NEW_TOKENS]
-    second += ["--train.micro_tokens", "2048", "--train.global_batch_tokens", "4096"]  # about 16 prompts of 8 answers
+    # 32 prompts of 8 answers: a micro-batch for each process. Answers are short, so padding is faster than packing on a CPU.
+    second += ["--train.micro_tokens", "2944", "--train.global_batch_tokens", "5888", "--data.packing", "false"]
+    second += ["--options.rollout_batch", "128"]
     export = [python, "-m", "overtone", "export"]
     return {
         "base": [python, "-m", "overtone.recipes.llm_sft.model.tiny_checkpoint", str(base)],
