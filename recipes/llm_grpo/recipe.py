@@ -29,7 +29,7 @@ from .group_answering import GroupAnswering
 from .options import Options
 from .policy_terms import attach_bounds, check_mismatch, compute_terms, score_tokens
 from .prompt_rows import PromptProcessor, list_unused, measure_length, read
-from .rewards.reward_scoring import BUILT_IN
+from .rewards.reward_scoring import list_weights
 from .state import PolicyState
 from .verbs import INFERENCE
 
@@ -37,7 +37,6 @@ from .verbs import INFERENCE
 def load(config: Config[Options]) -> Loaded[PromptProcessor]:
     """The model on meta, its tokenizer, and the classes of its decoder layers."""
     options = config.options
-    given = {name: getattr(options.rewards, name) for name in BUILT_IN}
     state = PolicyState(
         chat_template=read_given_template(options),
         objective=options.objective,
@@ -46,7 +45,7 @@ def load(config: Config[Options]) -> Loaded[PromptProcessor]:
         clip_low=options.clip_low,
         clip_high=options.upper_clip,
         kl_weight=options.kl_weight,
-        weights={name: reward.weight for name, reward in given.items() if reward is not None},
+        weights=list_weights(options.rewards),
     )
     loaded = load_chat_model(config, state)
     attach_bounds(loaded.model, options)

@@ -39,6 +39,8 @@ class RewardProcess:
 
     def read_weights(self) -> dict[str, float]:
         """Return the weight of each function. Raises `UserError` for a file that cannot be used."""
+        if self._file is None or self._file.suffix != ".py" or not self._file.is_file():
+            raise UserError(f"options.rewards.functions: {self._file} is no Python file; give the path of one whose name ends with .py")
         reply = self._start()
         if "error" in reply:
             self.close()

@@ -47,26 +47,32 @@ class ScoredAnswer:
     """Weighted sum."""
 
 
+def list_weights(rewards: Rewards) -> dict[str, float]:
+    """Return the weight of each built-in reward that is set. Raises `UserError` if neither one of them nor a file with functions is."""
+    given: dict[str, Reward | None] = {name: getattr(rewards, name) for name in BUILT_IN}
+    weights = {name: reward.weight for name, reward in given.items() if reward is not None}
+    if not weights and rewards.functions is None:
+        raise UserError("options.rewards is empty; set at least one, as in --options.rewards.exact_match.weight 1")
+    return weights
+
+
 class RewardScorer:
     """Owns the process of the user's functions, and the threads of judges."""
 
     def __init__(self, rewards: Rewards, longest: int) -> None:
-        """`longest`: `Options.max_new_tokens`. Raises `UserError` for rewards that cannot be used, and if there are none."""
+        """`longest`: `Options.max_new_tokens`. Raises `UserError` for rewards that cannot be used."""
         self._rewards, self._longest = rewards, longest
         self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib)
         self._threads: ThreadPoolExecutor | None = None
         self._schema = _read_schema(rewards)
         self._pattern = _compile(rewards)
-        given: dict[str, Reward | None] = {name: getattr(rewards, name) for name in BUILT_IN}
-        self.weights = {name: reward.weight for name, reward in given.items() if reward is not None}
+        self.weights = list_weights(rewards)
         """Weight of each reward by its name."""
         if rewards.functions is not None:
             of_functions = self._process.read_weights()
             if twice := sorted(of_functions.keys() & self.weights.keys()):
                 raise UserError(f"options.rewards.functions: {rewards.functions}: {twice[0]} is the name of a built-in reward; rename it")
             self.weights |= of_functions
-        if not self.weights:
-            raise UserError("options.rewards is empty; set at least one, as in --options.rewards.exact_match.weight 1")
 
     def score(self, answers: Sequence[GeneratedText]) -> list[ScoredAnswer]:
         """Return the rewards of each answer. Raises `UserError` for a failed one if `on_failure` is stop."""

@@ -35,7 +35,7 @@ CASES = [
 
 
 def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> LayoutEstimate:
-    nothing = Memory(*[0] * 11)
+    nothing = Memory(*[0] * 12)
     return LayoutEstimate(arrangement, recomputing, nothing, 1.0, Seconds(1.0, 0.0), arrangement.ranks, 1.0, 1.0)
 
 

@@ -22,7 +22,7 @@ from overtone.finetune.training.start_and_end_messages import describe_start
 from overtone.finetune.training.step import make_loader
 from tests.finetune import tiny
 
-PLANNED = Memory(0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, GIB, 0, GIB)
+PLANNED = Memory(0, 0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, GIB, 0, GIB)
 
 
 def test_the_memory_is_compared_with_the_card_by_terms() -> None:

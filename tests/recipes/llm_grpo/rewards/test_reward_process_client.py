@@ -110,9 +110,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str, pro
     process.close()
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="FileNotFoundError"):
-        RewardProcess(tmp_path / "none.py", 5.0, 2.0).read_weights()
+@pytest.mark.parametrize("name", ["none.py", "folder.py", "rewards.txt"])
+def test_what_is_no_python_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "rewards.txt").write_text("def f(answer, row): return 1")
+    with pytest.raises(UserError, match=f"functions: .*{name} is no Python file"):
+        RewardProcess(tmp_path / name, 5.0, 2.0).read_weights()
 
 
 def test_schemas_are_checked_without_a_file() -> None:
