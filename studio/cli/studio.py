@@ -9,13 +9,15 @@ it starts keeps running when the browser or the studio is closed. By default onl
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import signal
 from pathlib import Path
 
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.pages import web_server
 from overtone.recipes.serving.access_control import load_access_policy
-from overtone.recipes.serving.server_options import Address, require_packages
+from overtone.recipes.serving.server_options import Address
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,12 +44,15 @@ def main(argv: list[str]) -> int:
     web_server.require_port(options.port)
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; create it with: mkdir {options.folder}")
-    require_packages(("h11", "starlette", "uvicorn"), "overtone[review]")
+    if missing := [name for name in ("h11", "starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
+        raise UserError(f"studio needs {', '.join(missing)}, which is not installed; install it with: pip install 'overtone[review]'")
     policy = load_access_policy(options.host, options.token_file, options.trusted_proxy)
     web_server.require_free_port(options.port, options.host)
     from overtone.studio.studio_app import make_application
 
     address = Address(options.host, options.port)
+    for number in web_server.ENDING:  # as Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     app = make_application(options.folder.resolve(), options.host, policy)
     protection = ", protected by a token" if policy.token else ""
     announcement = f"studio: {address.url}{protection}   (stop with Ctrl-C; jobs keep running)"

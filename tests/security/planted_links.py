@@ -14,6 +14,7 @@ from pathlib import Path
 
 import overtone.data_prep.__main__
 import overtone.finetune.__main__
+from overtone.__main__ import STUDIO
 from overtone.finetune.storage import files
 from tests import loopback
 from tests.finetune import fork_server
@@ -234,6 +235,6 @@ def sweep(case: Case, traced: Trace, folder: Path) -> Sweep:
 
 
 def list_verbs() -> set[tuple[str, str]]:
-    """All verbs, of the tables of the two packages."""
+    """All verbs, of the tables of the two packages, and the studio."""
     tables = {"data_prep": overtone.data_prep.__main__.VERBS, "finetune": overtone.finetune.__main__.VERBS}
-    return {(package, verb) for package, verbs in tables.items() for verb in verbs}
+    return {("overtone", STUDIO), *((package, verb) for package, verbs in tables.items() for verb in verbs)}

@@ -144,6 +144,7 @@ CASES = {
     "verify-audio": Case(("finetune", "verify-audio"), ("speech.wav",), after="generate", writes=False),
     "generate from a file": Case(("finetune", "generate"), (*SPEAK, "--text-file", "texts.txt"), write_texts),
     "review": Case(("data_prep", "review"), ("out", "--port", "PORT"), after="voice", run=review_one_clip),
+    "studio": Case(("overtone", "studio"), ("out", "--port", "PORT"), after="text", run=ask_server, writes=False),
     "serve": Case(("finetune", "serve"), ("--model", VOICE, "--port", "PORT"), run=ask_server, writes=False),
 }
 UNTRACED = {

@@ -11,8 +11,12 @@ from types import ModuleType
 
 import pytest
 
+import overtone.__main__
 import overtone.data_prep.__main__
 import overtone.finetune.__main__
+from overtone.__main__ import STUDIO
+from overtone.finetune.errors import UserError
+from overtone.studio.jobs.job_queue import start_job
 from tests.finetune import loopback_files, tiny
 from tests.finetune.loopback_files import FileServer
 from tests.recipes.llm_sft import tiny_runs
@@ -161,6 +165,14 @@ def test_no_verb_prints_or_saves_the_secrets(planted: Planted, capfd: pytest.Cap
     assert shown in (planted.folder / "run/checkpoints/step-00000003/config.yaml").read_text()
     assert sum(shown in text for text in printed.values()) > 10
     assert all(f"{SECRET}-" in request for request in planted.server.requests), "and sent"
+
+
+def test_the_studio_neither_prints_nor_saves_the_secrets(planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = run_all(planted, overtone.__main__, {STUDIO: [[planted.address()], [".", "--token-file", planted.address()]]}, capfd)
+    assert all("expected a path on this machine, not a URL" in text and SECRET not in text for text in printed.values())
+    with pytest.raises(UserError, match="would be saved") as caught:
+        start_job(planted.folder, "train", ["--recipe", "llm_sft", "--data.train", planted.address()])
+    assert SECRET not in str(caught.value) and planted.find_leaks() == []
 
 
 def test_a_saved_config_needs_the_secrets_again(planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:

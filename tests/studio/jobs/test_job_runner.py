@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from overtone.finetune.errors import UserError
 from overtone.studio.jobs import job_queue, job_records, job_runner
 from overtone.studio.jobs.job_records import JobProcess, StopRequest, StudioJob
 from tests.studio.waiting import wait_for
@@ -149,3 +150,23 @@ def test_training_was_stopped_if_its_run_says_so(
             monkeypatch.setattr(job_runner, "wait_for_turn", lambda *_: True)
         assert run(tmp_path, job, held, "import time; time.sleep(0.3)", monkeypatch)()[1] == expected
     assert job_runner.find_run_folder(["--run.dir"]) is None
+
+
+@pytest.mark.parametrize("name", [job_records.EXIT, job_records.PROCESS, job_records.STOP])
+def test_a_link_at_a_record_is_replaced_and_its_target_stays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    job, held = make_job(tmp_path)
+    (job.folder / name).symlink_to(precious)
+    finish = run(tmp_path, job, held, "pass", monkeypatch)
+    assert finish() == (0, False) and precious.read_text() == "precious"
+
+
+def test_a_link_at_the_lock_of_the_queue_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    job, held = make_job(tmp_path)
+    (tmp_path / job_records.QUEUE_LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="is a link"):
+        job_runner.run_job(tmp_path, job, held)
+    os.close(held)
+    assert (tmp_path / "precious").read_text() == "precious"
