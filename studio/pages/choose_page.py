@@ -19,7 +19,9 @@ from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside, list_content
 from overtone.studio.jobs.job_records import StudioJob
 from overtone.studio.loss_chart import read_curves
+from overtone.studio.models_at_hand import list_whispers
 from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
+from overtone.studio.pages.dataset_report import SELECTION
 from overtone.studio.pages.run_page import STEP, find_trained_run, list_checkpoints
 
 EXPORTS = Path("exports")
@@ -76,6 +78,8 @@ def make_page(studio: Studio) -> Page:
             data=[f"{one}/{VAL}" for one in datasets],
             formats=FORMATS.get(summary.recipe, ()),
             is_selected=(run / "selection" / "selection.json").is_file(),
+            has_table=(run / "selection" / SELECTION).is_file(),
+            whispers=list_whispers(),
             export=run.name,
         )
 

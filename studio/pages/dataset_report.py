@@ -1,4 +1,4 @@
-"""Shows the report of a dataset, a file that `overtone report` wrote, without trusting it: the folder may come from anywhere."""
+"""Shows pages that verbs wrote (reports of datasets, selections, evaluations) without trusting them: a folder may come from anywhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from overtone.studio.folder_content import find_inside
 from overtone.studio.page_interface import UNSTORED, Page, Studio, is_short, link_to
 
 LARGEST = 2**28
+SELECTION, EVALUATION = "selection.html", "evaluation.html"
+WRITTEN = (REPORT, SELECTION, EVALUATION)
+"""Names of the pages that verbs write."""
 
 
 def make_page(studio: Studio) -> Page:
@@ -27,18 +30,19 @@ def make_page(studio: Studio) -> Page:
 
     def show(request: Request) -> Response:
         name = request.query_params.get("folder", "")
-        path = find_inside(studio.place, name) / REPORT
+        file = request.query_params.get("page", REPORT)
+        path = find_inside(studio.place, name) / file
         try:
-            with os.fdopen(folder_handles.open_file(path, os.O_RDONLY), "rb") as file:
-                content = file.read(LARGEST + 1)
+            with os.fdopen(folder_handles.open_file(path, os.O_RDONLY), "rb") as opened:
+                content = opened.read(LARGEST + 1)
         except OSError as error:
-            raise RequestError(404, f"{name} has no report; make it first", "no_report") from error
+            raise RequestError(404, f"{name} has no {file}; make it first", "no_report") from error
         if len(content) > LARGEST:
-            raise RequestError(400, f"{name}/{REPORT} has more than {LARGEST} bytes; open it in a browser as a file", "too_large")
+            raise RequestError(400, f"{name}/{file} has more than {LARGEST} bytes; open it in a browser as a file", "too_large")
         return Response(content, media_type="text/html", headers={**UNSTORED, "content-security-policy": policy})
 
     return Page(
-        routes=(Route("GET", "/report", query={"folder": is_short}),),
+        routes=(Route("GET", "/report", query={"folder": is_short, "page": WRITTEN.__contains__}),),
         endpoints=(Endpoint("/report", show),),
         job_links=lambda job: (
             [link_to("Show the report", "/report", folder=job.command.words[0])]

@@ -11,19 +11,22 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route as Endpoint
 
+from overtone.data_prep.manifest import VAL
 from overtone.finetune.cli.list_runs import ExportSummary, summarize_export
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import RequestError, Route, is_loopback
 from overtone.finetune.pages.web_server import require_free_port
-from overtone.studio.folder_content import find_inside
+from overtone.studio.folder_content import find_inside, list_content
 from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.models_at_hand import list_whispers
 from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
 from overtone.studio.pages.choose_page import SPEECH
+from overtone.studio.pages.dataset_report import EVALUATION
 from overtone.studio.pages.run_page import SOUNDS
 
 CHAT = ("llm_sft", "llm_dpo")
 """Recipes whose exports answer prompts."""
-SPOKEN = Path("speech")
+SPOKEN, EVALUATIONS = Path("speech"), Path("evaluations")
 FIRST_PORT, LAST_PORT = 7861, 7960
 MOST_SOUNDS = 50
 
@@ -41,6 +44,15 @@ class GenerateForm(BaseModel, extra="forbid"):
     speaker: str = ""
     system: str = ""
     max_new_tokens: str = ""
+
+
+class EvaluateForm(BaseModel, extra="forbid"):
+    """The settings of `overtone eval-voice`."""
+
+    model: str
+    data: str
+    asr: str
+    name: str
 
 
 class ServeForm(BaseModel, extra="forbid"):
@@ -71,6 +83,8 @@ def make_page(studio: Studio) -> Page:
             texts=list_files(studio.place, (".txt", ".jsonl")),
             sounds=list_files(studio.place / SPOKEN, tuple(SOUNDS))[:MOST_SOUNDS],
             source=summary.source,
+            data=[f"{one.folder.relative_to(studio.place)}/{VAL}" for one in list_content(studio.place).datasets if one.has_validation],
+            whispers=list_whispers(),
             is_local=studio.host == "localhost" or is_loopback(studio.host),
             model_id=model.name,
         )
@@ -87,6 +101,8 @@ def make_page(studio: Studio) -> Page:
 
     def offer_after(job: StudioJob) -> Sequence[Link]:
         words = job.command.words
+        if job.command.verb == "eval-voice" and "--out" in words[:-1]:
+            return [link_to("Show the evaluation", "/report", folder=words[words.index("--out") + 1], page=EVALUATION)]
         for verb, flag, label in (("export", "--to", "Use the model"), ("generate", "--model", "Back to the model")):
             if job.command.verb == verb and flag in words[:-1]:
                 return [link_to(label, "/use", model=words[words.index(flag) + 1])]
@@ -98,6 +114,9 @@ def make_page(studio: Studio) -> Page:
     answer = accept_command(
         studio, "/use/answer", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=False))
     )
+    evaluation = accept_command(
+        studio, "/use/evaluate", EvaluateForm, lambda form: ("eval-voice", list_evaluation_words(studio.place, form))
+    )
     server = accept_command(studio, "/use/serve", ServeForm, lambda form: ("serve", list_server_words(studio.place, form)))
     return Page(
         routes=(
@@ -105,9 +124,10 @@ def make_page(studio: Studio) -> Page:
             Route("GET", "/use/sound", query={"file": is_short}),
             *speech[0],
             *answer[0],
+            *evaluation[0],
             *server[0],
         ),
-        endpoints=(Endpoint("/use", show), Endpoint("/use/sound", play), *speech[1], *answer[1], *server[1]),
+        endpoints=(Endpoint("/use", show), Endpoint("/use/sound", play), *speech[1], *answer[1], *evaluation[1], *server[1]),
         export_links=offer,
         job_links=offer_after,
     )
@@ -126,6 +146,15 @@ def list_generate_words(place: Path, form: GenerateForm, speaks: bool) -> list[s
         return [*words, *flatten_options([("system", form.system), ("max-new-tokens", form.max_new_tokens)])]
     name = require_name("name of the sound", form.name)
     return [*words, *flatten_options([("speaker", form.speaker)]), "--out", str(SPOKEN / (name if form.text_file else f"{name}.wav"))]
+
+
+def list_evaluation_words(place: Path, form: EvaluateForm) -> list[str]:
+    """Return the words of `overtone eval-voice`. Raises `UserError` for what is no model or name, and for rows outside of the folder."""
+    find_inside(place, form.model)
+    if not (place / form.data).is_file():
+        raise UserError(f"{form.data[:200]} is no file of rows in the studio's folder; choose one of the list")
+    out = EVALUATIONS / require_name("name of the evaluation", form.name)
+    return ["--model", form.model, "--data", form.data, *flatten_options([("asr", form.asr)]), "--out", str(out)]
 
 
 def list_server_words(place: Path, form: ServeForm) -> list[str]:

@@ -50,6 +50,13 @@ def test_checkpoints_are_listed_with_their_evaluation(app: App, place: Path) -> 
     assert "ollama" in page and "Whisper" not in page and "best (chosen)" not in page
     (place / "runs" / "a" / "selection").mkdir()
     (place / "runs" / "a" / "selection" / "selection.json").write_text("{}")
+    assert "Show its table" not in app.ask("GET", "/choose", query=b"run=runs%2Fa").body.decode()
+    (place / "runs" / "a" / "selection" / "selection.html").write_text("<p>the table</p>")
+    page = app.ask("GET", "/choose", query=b"run=runs%2Fa").body.decode()
+    assert 'href="/report?folder=runs/a/selection&amp;page=selection.html"' in page
+    shown = app.ask("GET", "/report", query=b"folder=runs%2Fa%2Fselection&page=selection.html")
+    assert shown.body == b"<p>the table</p>" and shown.headers["content-security-policy"].startswith("sandbox")
+    assert app.ask("GET", "/report", query=b"folder=runs%2Fa%2Fselection&page=selection.json").status == 400
     assert "best (chosen)" in app.ask("GET", "/choose", query=b"run=runs%2Fa").body.decode()
     assert "/choose?run=runs%2Fa" in app.ask("GET", "/").body.decode()
 

@@ -15,7 +15,15 @@ from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs.job_commands import check_command
 from overtone.studio.page_interface import Studio
 from overtone.studio.pages import job_page, use_page
-from overtone.studio.pages.use_page import GenerateForm, ServeForm, list_files, list_generate_words, list_server_words
+from overtone.studio.pages.use_page import (
+    EvaluateForm,
+    GenerateForm,
+    ServeForm,
+    list_evaluation_words,
+    list_files,
+    list_generate_words,
+    list_server_words,
+)
 from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
@@ -75,6 +83,18 @@ def test_the_words_of_an_answer(place: Path) -> None:
         "--max-new-tokens",
         "9",
     ]
+
+
+def test_the_words_of_an_evaluation(place: Path) -> None:
+    (place / "val.jsonl").write_text("{}\n")
+    form = EvaluateForm(model="exports/voice", data="val.jsonl", asr="small", name="first")
+    words = list_evaluation_words(place, form)
+    assert words == ["--model", "exports/voice", "--data", "val.jsonl", "--asr", "small", "--out", "evaluations/first"]
+    with pytest.raises(UserError, match="is no file of rows"):
+        list_evaluation_words(place, form.model_copy(update={"data": "none.jsonl"}))
+    studio = Studio(place, "127.0.0.1")
+    job = job_page.find_job(studio, make_folder(place, command={"verb": "eval-voice", "words": words}).name)
+    assert use_page.make_page(studio).job_links(job) == [("/report?folder=evaluations%2Ffirst&page=evaluation.html", "Show the evaluation")]
 
 
 @pytest.mark.parametrize(
