@@ -133,7 +133,7 @@ def accept_command(
     studio: Studio, path: str, kind: type[Form], build: Callable[[Form], tuple[str, list[str]]]
 ) -> tuple[tuple[Route, ...], tuple[Endpoint, ...]]:
     """Return the routes and endpoints of a form that starts a verb: POST `path` starts it as a job and leads to the job's page, POST
-    `path/command` returns the command alone, as `command`.
+    `path/command` returns the command alone, as `command`, or as `detail` what is wrong or missing.
 
     `build`: returns the verb and its words. GET `path` is the form; with `?from=ID` it shows the settings of a job again.
     """
@@ -142,8 +142,11 @@ def accept_command(
         return {"next": f"/job/{start_job(studio.place, *build(form), path)}"}
 
     def preview(form: Form, _: Mapping[str, str]) -> dict[str, str]:
-        verb, words = build(form)
-        check_command(studio.place, verb, words)
+        try:
+            verb, words = build(form)
+            check_command(studio.place, verb, words)
+        except UserError as error:  # no error of the request: a form that somebody fills in has no command yet
+            return {"command": "", "detail": str(error)}
         return {"command": show_command(verb, words)}
 
     routes = accept_json(path, kind), accept_json(f"{path}/command", kind)

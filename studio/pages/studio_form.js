@@ -26,11 +26,12 @@ export async function post(path, body) {
 }
 
 /** Show the command of a form, which changes with its fields. */
-async function preview(form) {
+async function preview(form, speak = true) {
   const shown = find(form.getAttribute("data-command")); // `form.dataset` would be a field of that name
   try {
-    shown.textContent = (await (await request(`${form.getAttribute("action")}/command`, readForm(form))).json()).command;
-    say("");
+    const { command, detail = "" } = await (await request(`${form.getAttribute("action")}/command`, readForm(form))).json();
+    shown.textContent = command;
+    if (speak) say(detail);
   } catch (error) {
     shown.textContent = "";
     say(error.message);
@@ -69,4 +70,4 @@ document.addEventListener("click", async (event) => {
     }
   }
 });
-for (const form of document.querySelectorAll("form[data-command]")) preview(form);
+for (const form of document.querySelectorAll("form[data-command]")) preview(form, false);

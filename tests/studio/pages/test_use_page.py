@@ -128,6 +128,8 @@ def test_the_shown_command(app: App) -> None:
     body = json.dumps({**MODEL, "text": "It's"}).encode()
     shown = json.loads(app.ask("POST", "/use/answer/command", body).body)["command"]
     assert shlex.split(shown) == ["overtone", "generate", "--model", "exports/a b", "--prompt=It's"]
+    empty = json.loads(app.ask("POST", "/use/answer/command", json.dumps(MODEL).encode()).body)
+    assert empty == {"command": "", "detail": "enter a text or choose a file, and not both"}
 
 
 def test_only_sounds_of_the_folder_are_played(app: App, place: Path) -> None:
