@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from overtone.data_prep.cli.report import PAGE as REPORT
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.data_prep.pages import chat_report
 from overtone.data_prep.pages.chat_report import ReportRow, Turn
+from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
@@ -24,6 +26,7 @@ from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import StudioJob
 from overtone.studio.models_at_hand import list_hub_models
 from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to
+from overtone.studio.pages.train_page import list_local_models
 
 ROWS = 10
 """Rows on a page."""
@@ -94,7 +97,7 @@ def make_page(studio: Studio) -> Page:
             after=address(number + 1) if found.has_more else "",
             longest=LONGEST,
             tables=list_counts(read_json(folder / SUMMARY)),
-            models=list_hub_models(),
+            models=[*list_local_models(studio.place), *list_hub_models()],
             report=link_to("Show the report", "/report", folder=name) if (folder / REPORT).is_file() else None,
         )
 
@@ -122,7 +125,7 @@ def make_page(studio: Studio) -> Page:
         "folder": is_short,
         "search": is_short,
         "part": PARTS.__contains__,
-        "page": lambda text: text.isdecimal() and 0 < int(text[:9]) == int(text),
+        "page": lambda text: re.fullmatch(r"[1-9][0-9]{0,8}", text, re.ASCII) is not None,
     }
     return Page(
         routes=(
@@ -142,6 +145,8 @@ def make_page(studio: Studio) -> Page:
 def read_page(path: Path, search: str, number: int) -> RowPage:
     """Return the rows of page `number`, from 1, among those that contain `search`, without regard to case. Raises `UserError` for a row
     that cannot be read."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; the studio shows the files of its folder alone")
     wanted = search.casefold()
     found = (row for row in read_rows(path) if wanted in row.text.casefold())
     rows = list(islice(found, (number - 1) * ROWS, number * ROWS + 1))

@@ -40,11 +40,14 @@ if (zone) {
     list.append(item);
   };
   const take = async (found) => {
-    let count = 0;
+    let count = 0, hidden = 0;
     list.replaceChildren();
     bar.hidden = false;
     for await (const [name, file] of found) {
-      if (name.split("/").some((part) => part.startsWith("."))) continue; // a system's own files, as .DS_Store
+      if (name.split("/").some((part) => part.startsWith("."))) { // a system's own files, as .DS_Store
+        hidden += 1;
+        continue;
+      }
       bar.value = 0;
       status.textContent = `Sending ${name}`;
       try {
@@ -56,6 +59,7 @@ if (zone) {
         report(`${name}: ${error.message}`, true);
       }
     }
+    if (hidden) report(`${hidden} hidden ${hidden === 1 ? "file was" : "files were"} not sent`);
     bar.hidden = true;
     status.textContent = `${count} ${count === 1 ? "file is" : "files are"} stored.`;
     const noted = list.childElementCount > 0; // to be read before the page is loaded again

@@ -162,4 +162,9 @@ find("previous").addEventListener("click", () => show(at - 1));
 find("next").addEventListener("click", () => show(at + 1));
 find("list").addEventListener("change", () => use(lists[find("list").value]));
 find("own").addEventListener("change", async (event) => use((await event.target.files[0].text()).split(/\r?\n/)));
-use(lists[find("list").value]);
+if (isSecureContext) {
+  use(lists[find("list").value]);
+} else { // without it, browsers give pages no microphone
+  find("record").disabled = true;
+  say("The browser gives this address no microphone. Open the page as http://localhost, or through a proxy with https.");
+}

@@ -24,6 +24,7 @@ from overtone.studio.jobs.job_records import StudioJob
 from overtone.studio.models_at_hand import list_hub_models
 from overtone.studio.page_interface import Link, Page, Studio, accept_command, accept_json, answer_form, is_short, link_to
 from overtone.studio.pages.dataset_review import make_address as make_review_address
+from overtone.studio.pages.train_page import list_local_models
 
 CODECS = ("Qwen/Qwen3-TTS-12Hz-1.7B-Base", "sesame/csm-1b", "hubertsiuzdak/snac_24khz", "codec-demo")
 """Models that the field of the codec offers; it takes others, too."""
@@ -55,7 +56,7 @@ def make_page(studio: Studio) -> Page:
             folder=name,
             report=link_to("Show the report", "/report", folder=name) if (folder / REPORT).is_file() else None,
             summary=read_summary(folder),
-            codecs=[*CODECS, *(one for one in list_hub_models() if one not in CODECS)],
+            codecs=[*CODECS, *list_local_models(studio.place), *(one for one in list_hub_models() if one not in CODECS)],
             has_codes=(folder / "codes").is_dir(),
             has_decisions=(folder / REVIEW).is_file(),
             made_by=made_by,

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
+from overtone.data_prep.transcription.demo_whisper import NAME as DEMO_WHISPER
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
@@ -87,7 +88,7 @@ def make_page(studio: Studio) -> Page:
 
     def render_folder(name: str, given: Mapping[str, str]) -> Response:
         folder = find_inside(studio.place, name)
-        held = list_held_files(folder)
+        held, whispers = list_held_files(folder), list_whispers()
         return studio.render(
             "voice_folder.html",
             "",
@@ -100,7 +101,8 @@ def make_page(studio: Studio) -> Page:
             recordings=count_recordings(held),
             given=given,
             transcripts=has_transcripts(held),
-            whispers=list_whispers(),
+            whispers=whispers,
+            default_whisper=next((one for one in whispers if one != DEMO_WHISPER), "small"),
             languages=LANGUAGES,
             presets=PRESETS,
             microphone=link_to("", "/voice/microphone", folder=name)[0],

@@ -66,12 +66,12 @@ def store_piece(place: Path, piece: FilePiece, content: bytes) -> StoredFile:
     if piece.size > LARGEST_FILE or end > piece.size or (not content and piece.size):
         raise UserError(f"{path}: bytes {piece.offset} to {end} of {piece.size}; send files of at most {LARGEST_FILE} bytes, in order")
     part = place / PARTS / piece.id
-    if piece.offset == 0:
-        begin_file(place, target, piece)
-    files.append_block(part, piece.offset, content)
-    if end < piece.size:
-        return StoredFile(str(path), is_whole=False, was_there=False)
-    return StoredFile(str(path), is_whole=True, was_there=finish_file(part, target, piece.replace))
+    with files.explain_write_errors(target.parent):
+        if piece.offset == 0:
+            begin_file(place, target, piece)
+        files.append_block(part, piece.offset, content)
+        was_there = end == piece.size and finish_file(part, target, piece.replace)
+    return StoredFile(str(path), is_whole=end == piece.size, was_there=was_there)
 
 
 def begin_file(place: Path, target: Path, piece: FilePiece) -> None:

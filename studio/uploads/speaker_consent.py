@@ -46,5 +46,7 @@ def read_consent(folder: Path) -> SpeakerConsent | None:
 def write_consent(folder: Path, who: str, ground: Ground) -> None:
     """Write the consent into a folder. Raises `UserError` if there is one."""
     consent = SpeakerConsent(who=who, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text=TEXTS[ground])
-    if not files.write_if_absent(folder / CONSENT, files.json_bytes(consent.model_dump())):
+    with files.explain_write_errors(folder):
+        is_new = files.write_if_absent(folder / CONSENT, files.json_bytes(consent.model_dump()))
+    if not is_new:
         raise UserError(f"{folder / CONSENT} exists; reload the page")

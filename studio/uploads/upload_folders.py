@@ -37,7 +37,8 @@ def make_upload_folder(place: Path, kind: str, name: str) -> str:
     folder = place / kind / name
     if folder_handles.stat_without_following(folder) is not None:
         raise UserError(f"{kind}/{name} exists already; choose it in the list, or another name")
-    files.make_folder(folder)
+    with files.explain_write_errors(folder):
+        files.make_folder(folder)
     return f"{kind}/{name}"
 
 

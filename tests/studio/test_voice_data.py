@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def run_shown(view: Any, place: Path) -> None:
 
 def wait_for_end(view: Any) -> None:
     """Wait until the job of the page has ended well."""
-    browser.wait_until(view, "() => /done|failed|lost/.test(document.getElementById('state').textContent)")
+    end = time.monotonic() + 600  # speech is aligned on a machine that may have other work
+    while not view.evaluate("() => /done|failed|lost/.test(document.getElementById('state').textContent)"):
+        assert time.monotonic() < end, view.locator("#log").text_content()
+        view.wait_for_timeout(100)
     assert "done" in view.locator("#state").text_content(), view.locator("#log").text_content()
 
 
@@ -50,7 +54,7 @@ def test_recordings_become_a_dataset(tmp_path: Path) -> None:
     place, other, given = tmp_path / "studio", tmp_path / "terminal", tmp_path / "given"
     for folder in (place, other, given):
         folder.mkdir()
-    said = json.loads((SPEECH / "harbour.transcript.json").read_text())[:8]
+    said = json.loads((SPEECH / "harbour.transcript.json").read_text())[:5]
     samples, rate = soundfile.read(SPEECH / "harbour.flac", dtype="int16")
     soundfile.write(given / "harbour.flac", samples[: int((said[-1]["end"] + 0.4) * rate)], rate)
     (given / "harbour.transcript.json").write_text(json.dumps(said))
@@ -73,7 +77,6 @@ def test_recordings_become_a_dataset(tmp_path: Path) -> None:
         consent = json.loads((place / "recordings" / "slt" / "speaker_consent.json").read_text())
         assert consent["who"] == MARKUP and consent["text"] == "This is my own voice."
         assert view.get_by_role("combobox", name="Transcripts", exact=True).input_value() == "yes"
-        view.get_by_label("Language").fill("en")
         view.get_by_label("Name of the speaker").fill("slt")
         browser.wait_until(view, "() => document.getElementById('prepare-command').textContent.includes('--speaker slt')")
         browser.check_look(view)

@@ -53,7 +53,7 @@ def test_the_page_says_how_the_files_were_read(app: App) -> None:
     assert "the same as" in rejected and "rejects.jsonl:2" in rejected
 
 
-@pytest.mark.parametrize("query", [b"page=0", b"page=-1", b"page=x", b"page=" + b"9" * 30, b"part=secret", b"search=" + b"x" * 501])
+@pytest.mark.parametrize("query", [b"page=0", b"page=-1", b"page=x", b"page=" + b"9" * 5000, b"part=secret", b"search=" + b"x" * 501])
 def test_queries_are_checked(query: bytes, app: App) -> None:
     assert app.ask("GET", "/chats/dataset", query=b"folder=data/us&" + query).status == 400
 
@@ -63,6 +63,12 @@ def test_a_row_that_cannot_be_read_is_named(place: Path, app: App) -> None:
     with pytest.raises(UserError, match=r"train\.jsonl:1"):
         read_page(place / "data" / "us" / "train.jsonl", "", 1)
     assert app.ask("GET", "/chats/dataset", query=b"folder=data/us").status == 400
+
+
+def test_a_link_is_not_followed(place: Path) -> None:
+    (place / "data" / "us" / "val.jsonl").symlink_to(place / "given.jsonl")
+    with pytest.raises(UserError, match="is a link"):
+        read_page(place / "data" / "us" / "val.jsonl", "", 1)
 
 
 def test_a_summary_of_another_kind_is_not_shown() -> None:

@@ -12,6 +12,7 @@ import pytest
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import JobEnd
+from overtone.studio.pages import voice_page
 from overtone.studio.pages.voice_page import link_dataset
 from overtone.studio.studio_app import make_application
 from tests.asgi import App
@@ -100,3 +101,14 @@ def test_the_settings_of_a_job_are_shown_again(app: App, tmp_path: Path) -> None
     assert 'value="x7"' in page and 'value="Zoë"' in page and "<option selected>clean</option>" in page
     assert '<option value="yes" selected>' in page
     assert app.ask("GET", "/voice/prepare", query=b"from=none").status == 400
+
+
+@pytest.mark.parametrize(("found", "default"), [(["whisper-demo-en"], "small"), (["base.en", "whisper-demo-en"], "base.en")])
+def test_the_whisper_of_the_demo_is_no_default(
+    found: list[str], default: str, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voice_page, "list_whispers", lambda: found)
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "a.wav").touch()
+    post(app, "/voice/consent", folder="rec", who="Ann", ground="own")
+    assert f'list="whispers" value="{default}"' in app.ask("GET", "/voice/folder", query=b"folder=rec").body.decode()

@@ -85,6 +85,13 @@ def test_a_planted_part_is_not_followed(place: Path, tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_bytes() == b"kept"
 
 
+def test_a_file_in_the_place_of_a_folder_is_named(place: Path) -> None:
+    (place / "recordings/me/sub").write_bytes(b"kept")
+    with pytest.raises(UserError, match="sub"):
+        send(place, b"new", "sub/a.wav")
+    assert (place / "recordings/me/sub").read_bytes() == b"kept"
+
+
 def test_the_consent_is_no_upload(place: Path) -> None:
     with pytest.raises(UserError, match="keeps the consent"):
         send(place, b"{}", "Speaker_Consent.json")
