@@ -185,7 +185,7 @@ def test_the_best_is_chosen_exported_and_used(visitor: Visitor) -> None:
     view.reload()
     visitor.wait_for_state("done")
     view.get_by_role("link", name="Choose and export").click()
-    assert view.get_by_label("Checkpoint").input_value() == "best"
+    assert view.get_by_role("combobox", name="Checkpoint").input_value() == "best"
     view.get_by_label("Name of the export").fill("mine")
     visitor.start("Export")
     visitor.wait_for_state("done")
