@@ -49,6 +49,7 @@ def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: p
 def planned(**terms: float) -> Memory:
     names = (
         "frozen",
+        "rollouts",
         "masters",
         "gradients",
         "optimizer",
