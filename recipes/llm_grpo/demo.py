@@ -100,7 +100,7 @@ def measure(home: Path, seconds: demo_runner.Seconds) -> int:
         f"{figures['seconds']['all']:.0f} s",
         {
             "try it": overtone_command("generate", "--model", home / "strong", "--prompt", "Reverse KLAD"),
-            "the answers of the last steps": home / "run" / "rollouts.html",
+            "the answers": home / "run" / "rollouts.html",
             "all figures": home / demo_runner.SUMMARY,
         },
     )
