@@ -27,7 +27,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argpars
         flag = token.partition("=")[0]
         if flag == "--":
             break
-        if flag.startswith("--") and not any(each.startswith(flag) for each in [*known, "--help"]):
+        if flag.startswith("--") and flag not in (*known, "--help"):
             near = difflib.get_close_matches(flag, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the flags are {', '.join([*known, '--help'])}"
             raise UserError(f"unknown flag {flag}; {hint}")

@@ -71,7 +71,7 @@ def train_byte_tokenizer(split: str, texts: Iterable[str], vocabulary: int, spec
 
 def make_parser(module: str, description: str) -> argparse.ArgumentParser:
     """The command line of a builder: the folder, and --seed."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="new folder to write")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same weights (default %(default)s)")
     return parser

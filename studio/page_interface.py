@@ -171,5 +171,7 @@ def is_short(text: str) -> bool:
 
 
 def flatten_options(options: Sequence[tuple[str, JsonValue]]) -> list[str]:
-    """Return the words of `--KEY VALUE` for each option that has a value."""
-    return [word for key, value in options if value not in (None, "") for word in (f"--{key}", str(value))]
+    """Return the words of `--KEY VALUE` for each option that has a value; of one that begins with a dash `--KEY=VALUE`, since a parser
+    would read it as a flag."""
+    texts = [(f"--{key}", str(value)) for key, value in options if value not in (None, "")]
+    return [word for flag, value in texts for word in ([f"{flag}={value}"] if value.startswith("-") else [flag, value])]

@@ -390,6 +390,22 @@ def lenient_readers(house: House) -> list[str]:
     ]
 
 
+def abbreviating_parsers(house: House) -> list[str]:
+    """Where an `ArgumentParser` completes abbreviated flags: what checks a command by its flags would not see `--push-to` for
+    `--push-to-hub`."""
+    return [
+        f"{path}:{node.lineno}: a parser without allow_abbrev=False"
+        for path, source in house.items()
+        for node in ast.walk(parse(source))
+        if isinstance(node, ast.Call)
+        and _dotted(node.func).endswith("ArgumentParser")
+        and not any(
+            keyword.arg == "allow_abbrev" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+            for keyword in node.keywords
+        )
+    ]
+
+
 def loose_line_ends(house: House) -> list[str]:
     """Where lines are split at more than line feeds: `splitlines`, a file iterated in text mode, `read_text` that is then split.
 

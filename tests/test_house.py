@@ -396,6 +396,18 @@ def test_what_people_wrote_is_parsed_by_the_strict_readers() -> None:
     assert len(found) > 10, "the rule sees real code"
 
 
+def test_parsers_complete_no_flags() -> None:
+    assert house.abbreviating_parsers(HOUSE) == []
+
+
+def test_a_parser_that_completes_flags_is_seen() -> None:
+    broken = {
+        "a.py": "argparse.ArgumentParser('a')\nArgumentParser(allow_abbrev=True)",
+        "b.py": "argparse.ArgumentParser(allow_abbrev=False)",
+    }
+    assert [each.partition(": ")[0] for each in house.abbreviating_parsers(broken)] == ["a.py:1", "a.py:2"]
+
+
 def test_lines_end_at_line_feeds_alone() -> None:
     assert house.loose_line_ends(HOUSE) == [], "use overtone.finetune.storage.text_lines"
 

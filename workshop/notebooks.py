@@ -29,7 +29,7 @@ LARGEST = 40_000
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("names", nargs="*", choices=[[], *ENVIRONMENTS], metavar="NAME", help="all of them if none is named")
     parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
     flags = parser.parse_args(argv)

@@ -39,7 +39,9 @@ SHOWN = 3
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser("overtone check-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        "overtone check-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
         "--model", help="also check that the codes come from the codec of this model: a folder, or a name on the model hub, as for codes"

@@ -53,7 +53,9 @@ MODEL = f"a speech model that contains its codec, or a codec: a folder, a name o
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help=MODEL)
     options.add_argument("--speaker", metavar="NAME", help="the speaker of rows that name none (files of the official script)")

@@ -46,7 +46,9 @@ BYTES_PER_SECOND = 2 * MASTER_RATE
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser("overtone export-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        "overtone export-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--as", dest="layout", choices=list(FORMATS), required=True, help="output layout, see above")
     options.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="output folder, must not exist")

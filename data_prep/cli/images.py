@@ -35,7 +35,9 @@ REPORTED = 1000
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("source", help="folder, JSONL file, Parquet file, or hub name of a dataset (owner/name)")
     options.add_argument(
         "--out", type=Path, required=True, help=f"output folder for images/, {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}, {REPORT}"

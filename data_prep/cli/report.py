@@ -30,7 +30,9 @@ GENERATOR = b'<meta name="generator" content="overtone">'
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("folder", type=Path, help="dataset folder of overtone voice or overtone text")
     options.add_argument("--out", type=Path, metavar="FILE.html", help=f"output file (default: {PAGE} in the dataset)")
     options.add_argument("--tokenizer", metavar="MODEL", help="for chats: folder or hub name of a model whose tokens are counted")

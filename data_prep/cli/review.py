@@ -20,7 +20,9 @@ from overtone.finetune.pages.web_server import require_free_port, require_port
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("folder", type=Path, help="dataset folder of overtone voice")
     options.add_argument("--port", type=int, default=7860, help="port of the page on this machine (default %(default)s)")
     return options

@@ -82,7 +82,9 @@ class TextOptions:
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("sources", nargs="+", help="files or folders of conversations, or hub names of datasets (owner/name)")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
     exclusive = options.add_mutually_exclusive_group()

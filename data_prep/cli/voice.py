@@ -95,7 +95,9 @@ SHOWN = 5
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument(
         "recordings",
         type=remote.parse_place,

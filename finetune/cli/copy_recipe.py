@@ -28,7 +28,9 @@ from overtone.finetune.terminal import print_line
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")
     arguments = parse_arguments(parser, argv)

@@ -65,7 +65,9 @@ SHOWN = 12
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parse_arguments(parser, argv)
     announce_torch("describing this machine")
     installed: dict[str, str] = {}

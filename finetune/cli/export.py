@@ -37,7 +37,9 @@ DTYPES = ("bf16", "fp32")
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the arguments of the verb."""
-    parser = argparse.ArgumentParser("overtone export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument(
         "checkpoint",
         type=remote.parse_place,

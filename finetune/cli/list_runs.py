@@ -42,7 +42,9 @@ class ExportSummary:
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run, an export, or a folder of them")
     given = parse_arguments(parser, argv).folders
     if missing := [str(folder) for folder in given if not folder.is_dir()]:

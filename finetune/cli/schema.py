@@ -28,7 +28,9 @@ OVERLAY = {"type": "object", "description": "Keys of this config that apply if m
 @catch_user_errors
 def main(argv: list[str]) -> int:
     """Print the schema; returns the exit code."""
-    parser = argparse.ArgumentParser("overtone schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--recipe", metavar="NAME", help="include the options of this recipe (default: options may have any key)")
     print_content(json.dumps(make_schema(parse_arguments(parser, argv).recipe), indent=1, ensure_ascii=False))
     return 0

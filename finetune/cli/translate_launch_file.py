@@ -32,7 +32,9 @@ WIDTH = 120
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone translate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone translate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="DeepSpeed's JSON, or accelerate's YAML")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"write {LAUNCH} and {CONFIG} there; without it, only print")
     parser.add_argument("--recipe", default="llm_sft", metavar="NAME", help="recipe of the printed command (default: llm_sft)")

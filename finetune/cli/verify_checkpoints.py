@@ -17,7 +17,9 @@ from overtone.finetune.terminal import print_line
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     run_dir: Path = parse_arguments(parser, argv).run
     check_run_exists(run_dir)

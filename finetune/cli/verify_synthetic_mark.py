@@ -22,7 +22,9 @@ EXTENSIONS = frozenset({".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a"
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("overtone verify-audio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "overtone verify-audio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="audio files, or folders of them")
     paths = list(list_audio_files(parse_arguments(parser, argv).paths))
     marked = [print_mark(path) for path in paths]

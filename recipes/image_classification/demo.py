@@ -34,7 +34,9 @@ PROMISED = 0.96
 def main(argv: list[str]) -> int:
     """Run all stages in runs/demo-images, which is emptied first, and print what the model learned. Returns 1 if that is too little."""
     parser = argparse.ArgumentParser(
-        prog="python -m overtone.recipes.image_classification.demo", description="Train on handwritten digits."
+        prog="python -m overtone.recipes.image_classification.demo",
+        description="Train on handwritten digits.",
+        allow_abbrev=False,
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="train once with each (default: 0 1 2)")
     seeds, home = parser.parse_args(argv).seeds, Path("runs/demo-images")

@@ -41,7 +41,9 @@ def write_digits(folder: Path) -> int:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m overtone.recipes.image_classification.digit_images", description="Write 1,797 handwritten digits as images."
+        prog="python -m overtone.recipes.image_classification.digit_images",
+        description="Write 1,797 handwritten digits as images.",
+        allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, help="new folder to write")
     folder = parser.parse_args(argv).folder

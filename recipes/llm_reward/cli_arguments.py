@@ -13,6 +13,7 @@ def make_generate_parser() -> argparse.ArgumentParser:
         description="Score rows with an exported reward model or classifier. Each row is printed as JSON with its reward, or with its "
         "class and the probabilities of all classes.",
         epilog="example: overtone generate --model exports/reward --rows answers.jsonl --out scored.jsonl",
+        allow_abbrev=False,
     )
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--text", help="a text to score")

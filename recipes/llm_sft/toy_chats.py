@@ -81,7 +81,9 @@ def list_questions(row: dict[str, Any]) -> list[str]:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m overtone.recipes.llm_sft.toy_chats", description="Write chats about reversing and sorting letters."
+        prog="python -m overtone.recipes.llm_sft.toy_chats",
+        description="Write chats about reversing and sorting letters.",
+        allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, help="where to write train.jsonl and val.jsonl")
     parser.add_argument("--rows", type=int, default=4000, help="number of chats in both files (default %(default)s)")

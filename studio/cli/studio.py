@@ -22,7 +22,9 @@ from overtone.recipes.serving.server_options import Address
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    options = argparse.ArgumentParser(prog="overtone studio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        prog="overtone studio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     options.add_argument("folder", type=Path, nargs="?", default=Path(), help="folder of datasets, runs and exports (default: this one)")
     options.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     options.add_argument("--port", type=int, default=7859, help="port to listen on (default %(default)s)")

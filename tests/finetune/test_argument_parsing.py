@@ -74,9 +74,9 @@ def test_data_prep_names_the_nearest_word_too(argv: list[str], message: str, cap
     assert f"error: {message}" in printed and "usage:" not in printed
 
 
-def test_abbreviated_flags_still_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(tmp_path / "none"), "--form", "base", "--to", "x"]) == 2
-    assert "no such folder" in capsys.readouterr().err
+def test_an_abbreviated_flag_is_refused_with_the_whole_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path / "none"), "--forma", "base", "--to", "x"]) == 2
+    assert "unknown flag --forma; did you mean --format?" in capsys.readouterr().err
 
 
 def test_mistakes_are_found_without_torch(tmp_path: Path) -> None:

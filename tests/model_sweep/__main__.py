@@ -43,7 +43,7 @@ def try_apart(name: str) -> dict[str, Verdict]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()

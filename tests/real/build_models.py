@@ -141,7 +141,10 @@ def _convert_chat_model(gguf: Path, folder: Path) -> None:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        "python -m tests.real.build_models", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        "python -m tests.real.build_models",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("target", type=Path, metavar="TARGET")
     target = parser.parse_args(argv).target

@@ -20,7 +20,7 @@ from overtone.recipes.ray_generation import add_engine_options, explain_failures
 
 
 def parsed(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_engine_options(parser)
     return parser.parse_args(argv)
 

@@ -37,7 +37,7 @@ def take(url: str, pages: dict[str, str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(allow_abbrev=False)
     options.add_argument("url")
     options.add_argument("folder", type=Path)
     options.add_argument("--run", default="runs/mine")

@@ -35,4 +35,5 @@ def test_a_job_is_named_by_what_it_writes(words: list[str], target: str) -> None
 
 def test_options_without_a_value_are_left_out() -> None:
     assert flatten_options([("a", 1), ("b", None), ("c", ""), ("d.e", "x y")]) == ["--a", "1", "--d.e", "x y"]
+    assert flatten_options([("as", "-- Anna"), ("b", -1)]) == ["--as=-- Anna", "--b=-1"]
     assert is_short("a" * 500) and not is_short("a" * 501)

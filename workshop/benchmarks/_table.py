@@ -29,7 +29,7 @@ class Flags:
 
 def read_flags(purpose: str | None, parts: Sequence[str] = ()) -> Flags:
     """From the command line. `parts`: names of what can be measured by itself."""
-    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a small setting, to see that it runs; its figures say little")
     parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="where the table is written, as NAME.md")
     if parts:

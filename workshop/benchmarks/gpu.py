@@ -59,7 +59,7 @@ def main() -> int:
 
 def read_flags(words: Sequence[str]) -> Flags:
     """A dry run leaves nothing behind unless it is given a folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--part", choices=_gpu_figures.PARTS, help="measure this alone (default: one part after the other)")
     parser.add_argument(
         "--to", type=Path, metavar="FOLDER", help="where gpu.md and the figures are written (default workshop/benchmarks/results)"

@@ -35,7 +35,7 @@ NOTE = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a small setting, to see that it runs; its figures say little")
     parser.add_argument("--to", type=Path, default=_table.RESULTS, metavar="FOLDER", help="where the table and the counts are written")
     parser.add_argument("--kind", metavar="KIND", help="run seeded trials of this kind, or of `all`, instead of the tests")

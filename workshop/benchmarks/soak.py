@@ -71,7 +71,7 @@ class Series:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="one minute, to see that it runs; its figures say little")
     parser.add_argument("--to", type=Path, default=_table.RESULTS, metavar="FOLDER", help="where the table is written")
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the training (default %(default)g)")

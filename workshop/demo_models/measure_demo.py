@@ -52,7 +52,9 @@ OTHERS, BATCH, GIVEN = 120, 8, (1, 3)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="measure_demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="measure_demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("demos", nargs="*", type=Path, default=[Path("runs/demo")], metavar="FOLDER", help="(default runs/demo)")
     recognizers.add_option(parser)
     parser.add_argument("--others", type=int, default=OTHERS, help="other sentences to measure (default %(default)s; 0: none)")

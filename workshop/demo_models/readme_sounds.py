@@ -36,7 +36,9 @@ ROWS = {RECORDINGS: "recording", BEFORE: "base, which clones a clip", AFTER: "af
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="readme_sounds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="readme_sounds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("demo", nargs="?", type=Path, default=Path("runs/demo"), metavar="FOLDER", help="(default runs/demo)")
     parser.add_argument("--asr", default="tiny.en", metavar="MODEL", help="released Whisper, by name or .pt file (default %(default)s)")
     options = parser.parse_args(argv)

@@ -31,7 +31,9 @@ MODELS = (pack_codec.NAME, pack_base.NAME)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="remeasure_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="remeasure_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=f"{' or '.join(MODELS)} (default both)")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")

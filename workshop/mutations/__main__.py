@@ -33,7 +33,7 @@ TESTS_FAILED = 1
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("python -m workshop.mutations", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m workshop.mutations", description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("words", nargs="?", default="", help="only mutants that contain these words in file, test or fault")
     parser.add_argument("--fresh", action="store_true", help="ignore the outcomes of earlier runs")
     options = parser.parse_args(argv)

@@ -17,6 +17,7 @@ def make_generate_parser() -> argparse.ArgumentParser:
         prog="overtone generate --model MODEL",
         description="Generate text with an exported model.",
         epilog='example: overtone generate --model exports/mine --prompt "Good day. Who are you?"',
+        allow_abbrev=False,
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument(
@@ -34,6 +35,7 @@ def make_chat_parser() -> argparse.ArgumentParser:
         prog="overtone chat --model MODEL",
         description=f"Chat with an exported model. {RESET} starts a new conversation, {EXIT} ends the program.",
         epilog="example: overtone chat --model exports/mine --temperature 0.7",
+        allow_abbrev=False,
     )
     _add_decoding_arguments(parser)
     return parser

@@ -68,6 +68,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
         prog="overtone serve --model MODEL",
         description="Serve exported chat models: a page to chat, also with two models side by side, and OpenAI's chat completions.",
         epilog="example: overtone serve --model exports/mine",
+        allow_abbrev=False,
     )
     add_server_options(parser)
     parser.add_argument("--max-new-tokens", type=int, default=1024, help="most tokens of an answer (default %(default)s)")

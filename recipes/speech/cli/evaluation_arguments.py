@@ -19,7 +19,10 @@ overtone eval-voice --model exports/me --data data/me/val.jsonl --asr small --ba
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(
-        prog="overtone eval-voice --model MODEL", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="overtone eval-voice --model MODEL",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to speak, with recordings or without")
     parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="checkpoints of a run (default: its newest)")

@@ -95,6 +95,7 @@ class GenerateCommand:
             f"  overtone generate --model runs/{self.speech.name} --text 'Hello, this is my voice.' --out hello.wav\n"
             "  overtone generate --model exports/me --text-file lines.txt --out wavs/",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         in_out, voice, decoding = (parser.add_argument_group(title) for title in ("text and output", "voice", "sampling"))
         text = in_out.add_mutually_exclusive_group(required=True)

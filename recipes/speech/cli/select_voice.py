@@ -21,7 +21,9 @@ from overtone.recipes.speech.selection.voice_selection import EXPECTED_WEIGHT, P
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="overtone select RUN", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="overtone select RUN", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="rows with text, speaker and audio (recordings)")
     parser.add_argument("--text-file", type=Path, metavar="FILE", help="texts to speak instead of those of --data, one per line, or .jsonl")
     parser.add_argument("--speaker", help="speaker of rows and lines without a speaker")

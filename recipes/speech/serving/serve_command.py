@@ -95,7 +95,7 @@ def add_base(folders: Mapping[str, Path], args: argparse.Namespace) -> dict[str,
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="overtone serve --model MODEL", description="Serve exported voices.")
+    parser = argparse.ArgumentParser(prog="overtone serve --model MODEL", description="Serve exported voices.", allow_abbrev=False)
     parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
     add_server_options(parser)
     parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")

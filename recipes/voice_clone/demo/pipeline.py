@@ -39,7 +39,7 @@ LINES = "lines.txt"
 
 def main(argv: Sequence[str] = ()) -> int:
     """Empty runs/demo, run all stages there and print the results. Returns 1 if they do not meet the promises of the README."""
-    parser = argparse.ArgumentParser(prog="python -m overtone.recipes.voice_clone.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m overtone.recipes.voice_clone.demo", description=__doc__, allow_abbrev=False)
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (default %(default)s)")
     parser.add_argument(
         "--asr",

@@ -14,7 +14,7 @@ from overtone.finetune.errors import UserError
 
 
 def test_worker_options_are_parsed_and_checked() -> None:
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(allow_abbrev=False)
     worker_options.add_options(options, "the model")
 
     def read(*argv: str) -> WorkerFlags:

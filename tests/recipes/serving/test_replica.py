@@ -20,7 +20,7 @@ TOKEN = "0123456789abcdef"
 
 
 def options(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_server_options(parser)
     return parser.parse_args(argv)
 

@@ -68,7 +68,7 @@ def test_the_server_drains_the_queue_and_says_where_it_is(monkeypatch: pytest.Mo
 
 
 def parse_options(port: int, host: str = "127.0.0.1") -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_server_options(parser)
     return parser.parse_args(["--port", str(port), "--host", host, "--drain-seconds", "2", "--trusted-proxy", "10.0.0.1"])
 

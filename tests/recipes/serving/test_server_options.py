@@ -11,7 +11,7 @@ from overtone.recipes.serving.server_options import Address, add_server_options,
 
 
 def parse(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_server_options(parser)
     parser.add_argument("--most", type=int, default=5)
     return parser.parse_args(argv)

@@ -38,7 +38,7 @@ def test_a_request_overrides_the_model_and_the_model_overrides_the_stock_package
 
 
 def test_options_are_those_with_help(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     SCHEME.add_options(parser)
     args = parser.parse_args(["--temperature", "0.5", "--small-top-k", "3"])
     assert vars(args) == {"temperature": 0.5, "small_top_k": 3}

@@ -58,7 +58,7 @@ def small(picture: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("url")
     parser.add_argument("path", type=Path)
     parser.add_argument("--text", default="The dark sailor protects the old bottle near the school.")

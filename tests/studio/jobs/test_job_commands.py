@@ -1,23 +1,65 @@
-"""A job runs verbs from a list, on paths in the studio's folder, whoever wrote its record."""
+"""A job runs verbs and flags from a list, on paths in the studio's folder, whoever wrote its record."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from overtone.__main__ import GROUPS
+from overtone.data_prep.cli import codes, report, text, voice
+from overtone.finetune.cli import export
 from overtone.finetune.errors import UserError
+from overtone.recipes.language.cli.arguments import make_generate_parser
 from overtone.studio.jobs import job_commands
-from overtone.studio.jobs.job_commands import check_command, show_command
+from overtone.studio.jobs.job_commands import FLAGS, check_command, show_command
 
 TRAIN = ["--recipe", "llm_sft", "--data.train", "data/a b/train.jsonl", "--run.dir=runs/a", "--model.source", "Qwen/Qwen3-0.6B"]
+VOICE_PROMPTS = ["--recipe", "voice_clone", "--sample.prompts", '["me|See https://a/b.", "/", "~"]', "--options.speaker", "~ Anna"]
+MODEL = ["--model", "exports/a"]
 
 
-def test_a_command_of_a_page_is_accepted(tmp_path: Path) -> None:
-    check_command(tmp_path, "train", TRAIN)
-    check_command(tmp_path, "generate", ["--model", "exports/a", "--text", "See https://example.org/../x, /etc/passwd."])
-    assert set(job_commands.VERBS) <= {verb for group in GROUPS.values() for verb in group}
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("train", TRAIN),
+        ("plan", [*TRAIN, "--show-batch"]),
+        ("train", VOICE_PROMPTS),
+        ("train", ["--recipe", "llm_sft", "--train.seed", "-1", "--log.trackers", "tensorboard", "--checkpoint.copy_to", "null"]),
+        ("generate", [*MODEL, "--text", "See https://example.org/../x, /etc/passwd."]),
+        ("generate", [*MODEL, "--prompt=-- Who?", "--system", "/", "--speaker=-x"]),
+        ("text", ["chats/us", "--out", "data/us", "--as", "~ Anna", "--columns", "prompt=../frage"]),
+        ("text", ["chats/us", "--out", "data/us", "--as", "/Anna", "--join-turns"]),
+        ("voice", ["rec", "--out", "data/me", "--whisper", "faster-whisper:small", "--dry-run"]),
+    ],
+)
+def test_commands_of_the_pages_are_accepted(verb: str, words: list[str], tmp_path: Path) -> None:
+    check_command(tmp_path, verb, words)
+    assert set(FLAGS) <= {verb for group in GROUPS.values() for verb in group}
+    assert {*job_commands.QUEUED, *job_commands.SERVERS} <= set(FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "parser"),
+    [
+        ("voice", voice.parser()),
+        ("codes", codes.parser()),
+        ("text", text.parser()),
+        ("report", report.parser()),
+        ("export", export.make_parser()),
+        ("generate", make_generate_parser()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "parser",
+)
+def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentParser) -> None:
+    actions = {flag: action for action in parser._actions for flag in action.option_strings}
+    own = {"generate": {"--model", "--text", "--text-file", "--out", "--speaker"}}.get(verb, set())  # of the verb, and of voices
+    assert set(FLAGS[verb]) - own <= set(actions)
+    for flag, action in actions.items():
+        if (kind := FLAGS[verb].get(flag)) is not None:
+            assert (kind == "switch") == (action.nargs == 0), flag
+            assert action.type is not Path or kind == "path", flag
 
 
 @pytest.mark.parametrize(
@@ -25,20 +67,49 @@ def test_a_command_of_a_page_is_accepted(tmp_path: Path) -> None:
     [
         ("cp", ["llm_sft"], "does not start `overtone cp`"),
         ("studio", [], "does not start `overtone studio`"),
+        ("review", ["data/me"], "does not start `overtone review`"),
         ("train", ["--recipe", "runs/evil"], "--recipe runs/evil: no such choice"),
         ("train", ["--recipe=../evil"], "no such choice"),
-        ("train", ["--launch", "evil.yaml"], "no such choice"),
+        ("train", ["--recipe", "llm_sft", "--recipe", "evil"], "no such choice"),
+        ("train", ["--launch", "ddp"], "with --launch"),
         ("train", ["--run.dir", "/tmp/run"], "/tmp/run leads out"),
         ("train", ["--run.dir=../run"], r"\.\./run leads out"),
         ("train", ["--data.train", "s3://bucket/train.jsonl"], "leads out"),
-        ("train", ["~/run"], "leads out"),
+        ("train", ["~/run"], "unexpected word"),
         ("train", ["--data.mix", "[{path: 'https://a/b'}]"], "leads out"),
         ("train", ["--run.dir", "link/run"], "link/run leads out"),
         ("train", ["--model.source", "https://me:secret@example.org/a"], "an address with a password"),
-        ("export", ["runs/a", "--push-to-hub", "me/voice"], "commands with --push-to-hub"),
-        ("serve", ["--model", "a", "--token-file", "b"], "commands with --token-file"),
+        ("export", ["runs/a", "--push-to-hub", "me/voice"], "with --push-to-hub"),
+        ("serve", [*MODEL, "--token-file", "b"], "with --token-file"),
         ("train", ["a\0b"], "null character"),
         ("train", ["a"] * 501, "501 words"),
+        # what argparse completes to another flag
+        ("export", ["runs/x", "--to", "e", "--recip", "./pwn"], "with --recip;"),
+        ("export", ["runs/x", "--to", "e", "--push-to=me/voice"], "with --push-to;"),
+        ("serve", [*MODEL, "--hos", "0.0.0.0"], "with --hos;"),
+        ("serve", [*MODEL, "--token-f", "t"], "with --token-f;"),
+        ("generate", [*MODEL, "-h"], "with -h;"),
+        ("generate", [*MODEL, "--", "x"], "with --;"),
+        # a value that is read as a flag
+        ("generate", [*MODEL, "--text", "--recipe=./pwn"], "--text needs a value"),
+        ("generate", [*MODEL, "--text"], "--text needs a value"),
+        ("export", ["runs/x", "--best=1"], "--best has no value"),
+        ("plan", ["--recipe", "llm_sft", "--data.train", "--show-batch", "/etc"], "--data.train needs a value"),
+        # what names code or another machine
+        ("train", ["--recipe", "llm_grpo", "--options.rewards.functions", "evil.py"], "with --options.rewards.functions"),
+        ("train", ["--recipe", "llm_grpo", "--options.rewards", "{functions: evil.py}"], "with --options.rewards.functions"),
+        ("plan", ["--recipe", "llm_grpo", "--options", "{rewards: {functions: evil.py}}"], "with --options;"),
+        ("train", ["--options.rewards.functions", "evil.py"], "with --options.rewards.functions"),
+        ("train", ["--recipe", "llm_sft", "--config", "evil.yaml"], "with --config"),
+        ("train", ["--recipe", "llm_sft", "--checkpoint.copy_to", '"s3:\\x2f\\x2fevil/b"'], "with --checkpoint.copy_to"),
+        ("train", ["--recipe", "llm_sft", "--log.trackers", "wandb"], "--log.trackers wandb sends"),
+        ("train", ["--recipe", "llm_sft", "--log.trackers", "[tensorboard, trackio]"], "--log.trackers trackio sends"),
+        # values of a config as YAML
+        ("train", ["--recipe", "llm_sft", "--run.dir", '"\\x2ftmp/x"'], "/tmp/x leads out"),
+        ("plan", ["--recipe", "llm_sft", "--data.train", '["/etc/passwd"]'], "/etc/passwd leads out"),
+        ("train", ["--recipe", "llm_sft", "--run.dir", "'/tmp/x'"], "/tmp/x leads out"),
+        ("train", ["--recipe", "whisper", "--sample.prompts", '["/etc/passwd"]'], "/etc/passwd leads out"),
+        ("voice", ["rec", "--out", "data/me", "--whisper", "faster-whisper:/etc"], "faster-whisper:/etc leads out"),
     ],
 )
 def test_other_commands_are_refused(verb: str, words: list[str], reason: str, tmp_path: Path) -> None:

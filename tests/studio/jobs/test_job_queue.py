@@ -26,7 +26,7 @@ def read(place: Path, id: str) -> StudioJob:
 
 
 def test_a_failed_job_keeps_its_error_and_can_be_repeated(tmp_path: Path) -> None:
-    id = job_queue.start_job(tmp_path, "check", ["runs/none"], "/train")
+    id = job_queue.start_job(tmp_path, "report", ["runs/none"], "/train")
     job = read(tmp_path, id)
     assert job.is_active
     with pytest.raises(UserError, match="has not ended"):
@@ -35,7 +35,7 @@ def test_a_failed_job_keeps_its_error_and_can_be_repeated(tmp_path: Path) -> Non
     job = read(tmp_path, id)
     assert job.state == "failed" and job.end is not None and job.end.code == 2 and job.command.page == "/train"
     log = (job.folder / job_records.LOG).read_text()
-    assert log.startswith("$ overtone check runs/none\nerror: runs/none: no such folder")
+    assert log.startswith("$ overtone report runs/none\nerror: runs/none is not a folder")
     with pytest.raises(UserError, match="has ended already"):
         job_queue.stop_job(job, at_once=False)
     again = job_queue.repeat_job(tmp_path, job)
@@ -45,7 +45,7 @@ def test_a_failed_job_keeps_its_error_and_can_be_repeated(tmp_path: Path) -> Non
 
 def test_no_job_is_made_of_a_command_that_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leads out"):
-        job_queue.start_job(tmp_path, "check", ["/etc"])
+        job_queue.start_job(tmp_path, "report", ["/etc"])
     assert not (tmp_path / job_records.PLACE).exists()
 
 
@@ -63,14 +63,14 @@ def test_a_planted_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / ".studio").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="link"):
-        job_queue.start_job(tmp_path / "w", "check", ["runs/none"])
+        job_queue.start_job(tmp_path / "w", "report", ["runs/none"])
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom overtone.studio.jobs import job_queue\n"
-        f"job_queue.start_job(Path({str(tmp_path)!r}), 'check', ['runs/none'])\nos.kill(os.getpid(), 9)"
+        f"job_queue.start_job(Path({str(tmp_path)!r}), 'report', ['runs/none'])\nos.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == -signal.SIGKILL
     (id,) = job_records.list_ids(tmp_path)
@@ -82,9 +82,9 @@ def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
 def test_modules_of_the_folder_are_not_imported(tmp_path: Path) -> None:
     for name in ("json", "torch", "overtone", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
-    id = job_queue.start_job(tmp_path, "check", ["runs/none"])
+    id = job_queue.start_job(tmp_path, "report", ["runs/none"])
     wait_for(lambda: not read(tmp_path, id).is_active)
-    assert not (tmp_path / "imported").exists() and "no such folder" in (read(tmp_path, id).folder / job_records.LOG).read_text()
+    assert not (tmp_path / "imported").exists() and "is not a folder" in (read(tmp_path, id).folder / job_records.LOG).read_text()
 
 
 def test_a_process_is_signalled_only_if_it_is_the_one_of_the_job() -> None:

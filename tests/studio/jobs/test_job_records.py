@@ -21,7 +21,7 @@ def make_folder(place: Path, id: str | None = None, command: object = None) -> P
     folder = place / job_records.JOBS / (id or job_records.make_id())
     folder.mkdir(parents=True)
     (folder / job_records.LOCK).touch()
-    (folder / job_records.COMMAND).write_text(json.dumps(command or {"verb": "check", "words": ["runs/a"], "page": "/train"}))
+    (folder / job_records.COMMAND).write_text(json.dumps(command or {"verb": "report", "words": ["runs/a"], "page": "/train"}))
     return folder
 
 

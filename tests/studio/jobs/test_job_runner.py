@@ -142,7 +142,7 @@ def test_training_was_stopped_if_its_run_says_so(
     for verb, words, expected in (
         ("train", ("--run.dir", "runs/a"), stopped),
         ("train", ("--run.dir=runs/b", "--run.dir=runs/a"), stopped),
-        ("voice", ("--run.dir", "runs/a"), signalled),
+        ("plan", ("--run.dir", "runs/a"), signalled),
     ):
         job, held = make_job(tmp_path, verb, words)
         if signalled:

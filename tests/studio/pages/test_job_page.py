@@ -57,7 +57,7 @@ def test_a_running_job_can_be_stopped_and_then_at_once(app: App, tmp_path: Path)
 def test_an_ended_job_can_be_repeated(app: App, tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     page = app.ask("GET", f"/job/{folder.name}").body.decode()
-    assert "Resume" in page and f'href="/train?from={folder.name}"' in page and "overtone check runs/a" in page
+    assert "Resume" in page and f'href="/train?from={folder.name}"' in page and "overtone report runs/a" in page
     answer = app.ask("POST", f"/job/{folder.name}/repeat", b"{}")
     assert answer.status == 200
     id = json.loads(answer.body)["next"].removeprefix("/job/")

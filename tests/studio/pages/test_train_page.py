@@ -100,7 +100,7 @@ def test_the_shown_command_is_the_one_that_starts(app: App, place: Path, monkeyp
 
 def test_a_refused_setting_starts_nothing(app: App, place: Path) -> None:
     answer = app.ask("POST", "/train", json.dumps({**FORM, "checkpoint.copy_to": "s3://other/place"}).encode())
-    assert answer.status == 400 and "leads out" in json.loads(answer.body)["detail"] and not (place / ".studio").exists()
+    assert answer.status == 400 and "with --checkpoint.copy_to" in json.loads(answer.body)["detail"] and not (place / ".studio").exists()
     assert app.ask("POST", "/train", json.dumps({**FORM, "train.lr": [1]}).encode()).status == 400
 
 

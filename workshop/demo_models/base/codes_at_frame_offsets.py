@@ -40,7 +40,10 @@ TASK, BATCH = 512, 8
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="codes_at_frame_offsets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="codes_at_frame_offsets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--codec", default=str(prepare_base_training.CODEC), help="name or folder (default %(default)s)")

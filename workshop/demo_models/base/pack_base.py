@@ -72,7 +72,9 @@ Grammar, training and measurement: `workshop/demo_models`. Licence: Apache-2.0.
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="pack_base", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="pack_base", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("run", nargs="?", type=Path, default=prepare_base_training.FOLDER / "run")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument(

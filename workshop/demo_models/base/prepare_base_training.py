@@ -47,7 +47,10 @@ FIT_CLIPS, TEST_CLIPS = 16, 8
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="prepare_base_training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="prepare_base_training",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)

@@ -34,7 +34,9 @@ MIXED, MAX_MIXED_WORDS = 6_000, 10
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="spliced_clips", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="spliced_clips", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)

@@ -40,7 +40,9 @@ AUDIBLE = 10 ** (-35 / 10)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="measure_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="measure_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--model", default="codec-demo", help="name or folder (default %(default)s)")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     recognizers.add_option(parser)

@@ -27,7 +27,9 @@ NAME = "codec-demo"
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="pack_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=train_codec.FOLDER)
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     recognizers.add_option(parser)

@@ -43,7 +43,9 @@ VERSIONS = 2
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="train_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="train_codec", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument(

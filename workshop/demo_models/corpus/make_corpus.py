@@ -81,7 +81,9 @@ class CorpusLine:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="make_corpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make_corpus", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--sentences-per-voice", type=int, help="training sentences per voice (default: its number in voices.py)")
     parser.add_argument("--seed", type=int, default=0)

@@ -71,7 +71,9 @@ SESSIONS = (
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="make_new_voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make_new_voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args(argv)

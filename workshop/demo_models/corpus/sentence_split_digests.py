@@ -34,7 +34,10 @@ Groups = dict[str, frozenset[str]]
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="sentence_split_digests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="sentence_split_digests",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("file", nargs="?", type=Path, default=FILE)
     options = parser.parse_args(argv)

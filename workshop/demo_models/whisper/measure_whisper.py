@@ -46,7 +46,9 @@ ROOM = 10 ** (-66 / 20)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="measure_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="measure_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--model", default=demo_whisper.NAME, help="name or .pt file (default %(default)s)")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--sentences", type=int, default=100, help="sentences per voice, at most (default %(default)s)")

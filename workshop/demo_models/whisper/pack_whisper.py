@@ -46,7 +46,9 @@ Of single sentences of the grammar, {sure} % are above that mean log-probability
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="pack_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="pack_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=train_whisper.FOLDER)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")

@@ -184,7 +184,9 @@ def _compute_guidance_loss(attention: list[Tensor], places: Tensor) -> Tensor:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="train_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="train_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--steps", type=int, default=STEPS)
