@@ -260,7 +260,8 @@ class Train(Section):
     skip_nonfinite: int = Field(default=0, ge=0)
     """Number of non-finite updates (NaN or Inf in the loss or gradient, or a spike) to skip before the run stops. Each one is logged."""
     spike: float | None = Field(default=None, gt=1)
-    """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates."""
+    """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates. With
+    rewards in a loop (llm_grpo) only the gradient norm, since the loss is about 0."""
     global_batch_tokens: NumberOrAuto = "auto"
     """Positions per optimizer step, over all ranks. A step takes micro-batches, which are not quite full, until it has at least so many. It
     determines gradient accumulation, so a config means the same on 1 GPU and on 8.

@@ -9,7 +9,8 @@ With a mixture (finetune/data/mixture.py), a window has each source's share of s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
@@ -193,6 +194,8 @@ class RankBatch:
     can have different numbers of them."""
     prompts: tuple[Sample, ...] = ()
     """The samples, for a recipe with `Rollouts`, whose answers fill the batch, which is empty until then."""
+    earlier: tuple[int, ...] = ()
+    """For each row, the number of times that the step draws it before, over all ranks: a mixture can draw a row twice."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RankBatch:
         """The same with other tensors."""
@@ -201,6 +204,19 @@ class RankBatch:
             return replace(batch, tensors={name: change(tensor) for name, tensor in batch.tensors.items()})
 
         return replace(self, batch=convert(self.batch), mismatched=tuple(map(convert, self.mismatched)))
+
+
+def count_earlier(micros: Sequence[MicroBatch]) -> list[tuple[int, ...]]:
+    """Return for each row of a step's micro-batches how often it is in the step before."""
+    drawn = Counter[int]()
+    found = list[tuple[int, ...]]()
+    for micro in micros:
+        earlier = []
+        for row in micro.ids:
+            earlier.append(drawn[row])
+            drawn[row] += 1
+        found.append((*earlier,))
+    return found
 
 
 def lay_samples(recipe: Recipe, samples: list[Sample], packed: bool, fixed: int | None) -> Batch:
@@ -255,14 +271,16 @@ class Loader:
         filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed, window=shortest.window)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
         chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
-        turns = [self._make_turn(micro, counts) for micro, counts in chosen]
-        return [turn.map(Tensor.pin_memory) for turn in turns] if self._pinned else turns
-
-    def _make_turn(self, micro: MicroBatch, counts: bool) -> RankBatch:
         if self._recipe.rollouts is None:
-            return RankBatch(micro, self.batch(micro), counts, self._mismatch(micro))
-        self._rows.announce(micro.ids)
-        return RankBatch(micro, Batch({}, {}), counts, prompts=tuple(self.sample(row) for row in micro.ids))
+            turns = [RankBatch(micro, self.batch(micro), counts, self._mismatch(micro)) for micro, counts in chosen]
+        else:
+            earlier = [*count_earlier(micros)[self._rank :: self._size], (0,)]  # a filler has one row
+            turns = []
+            for (micro, counts), drawn in zip(chosen, earlier, strict=False):
+                self._rows.announce(micro.ids)
+                prompts = tuple(map(self.sample, micro.ids))
+                turns.append(RankBatch(micro, Batch({}, {}), counts, prompts=prompts, earlier=drawn))
+        return [turn.map(Tensor.pin_memory) for turn in turns] if self._pinned else turns
 
     def batch(self, micro: MicroBatch) -> Batch:
         self._rows.announce(micro.ids)

@@ -33,14 +33,16 @@ def append_update(recent: Recent, loss: float, norm: float) -> Recent:
     return (*recent, (loss, norm))[-WINDOW:]
 
 
-def find_spike(loss: float, norm: float, recent: Recent, factor: float | None) -> str | None:
-    """A description of the value that exceeds `factor` times its median over the `recent` updates; None if neither does."""
-    if factor is None or len(recent) < FEWEST:
+def find_spike(loss: float | None, norm: float, recent: Recent, factor: float | None) -> str | None:
+    """A description of the value that exceeds `factor` times its median over the `recent` updates; None if neither does. `loss`: None if
+    it is not compared. Updates without a gradient, as those of rollouts that all got the same reward, are no measure for the norm."""
+    if factor is None:
         return None
-    losses, norms = zip(*recent, strict=True)
-    for name, value, usual in (("loss", loss, median(losses)), ("gradient norm", norm, median(norms))):
-        if value > factor * usual:
-            return f"{name} {value:.4g} is more than train.spike: {factor:g} times the median {usual:.4g} of the last {len(recent)} updates"
+    losses, norms = [each for each, _ in recent], [each for _, each in recent if each > 0]
+    for name, value, earlier in (("loss", loss, losses), ("gradient norm", norm, norms)):
+        if value is not None and len(earlier) >= FEWEST and value > factor * (usual := median(earlier)):
+            found = f"{name} {value:.4g} is more than train.spike: {factor:g} times the median {usual:.4g}"
+            return f"{found} of the last {len(earlier)} updates"
     return None
 
 

@@ -62,6 +62,8 @@ class PromptRow:
     """Its file and line."""
     sample: Sample
     """The result of `Recipe.read`."""
+    earlier: int = 0
+    """Number of times that the step draws the row before, over all ranks: above 0 only if a mixture repeats its source."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from torch import nn
 
-from overtone.finetune.config import Lora, Parallel
+from overtone.finetune.config import Lora, Model, Parallel
 from overtone.finetune.data.batching import RankBatch, lay_samples
 from overtone.finetune.data.cached_samples import Rows
 from overtone.finetune.data.mixture import MixedRows
@@ -66,14 +66,20 @@ class RolloutLoop:
         return cls(world, recipe, options, worker, run_dir, lora, fixed)
 
     def take_over_weights(self, model: nn.Module) -> None:
-        """Answer with the weights that the model has now. Call it between steps. Collective: call on every rank."""
+        """Answer with the weights that the model has now. Call it between steps. The model is in eval mode from then on: answers are
+        generated without dropout, and the ratios of the loss compare with the same policy. Collective: call on every rank."""
+        model.eval()
         self.worker.update_weights(iterate_whole_weights(model, self.lora))
 
     def answer(self, rows: Rows | MixedRows, turns: Sequence[RankBatch], step: int | None) -> list[RankBatch]:
         """Return the turns with batches of answers. `step`: the one that trains on them, which is recorded, or None in an evaluation.
         Collective: call on every rank."""
         counted = [turn for turn in turns if turn.counts]
-        prompts = [PromptRow(row, rows.where(row), one) for turn in counted for row, one in zip(turn.micro.ids, turn.prompts, strict=True)]
+        prompts = [
+            PromptRow(row, rows.where(row), one, earlier)
+            for turn in counted
+            for row, one, earlier in zip(turn.micro.ids, turn.prompts, turn.earlier, strict=True)
+        ]
         rollouts = run_on_all(self.world, lambda: self.worker.answer(prompts, step))
         if step is not None:
             self._record(step, prompts, rollouts)
@@ -96,9 +102,12 @@ class RolloutLoop:
         return replace(turn, batch=batch, micro=replace(turn.micro, tokens=tokens))
 
     def _record(self, step: int, prompts: Sequence[PromptRow], rollouts: Sequence[Rollout]) -> None:
-        own = [[prompt.row, {"step": step, "row": prompt.where, **one.record}] for prompt, one in zip(prompts, rollouts, strict=True)]
-        found = sorted((one for each in gather_from_ranks(self.world, own) for one in each), key=lambda one: one[0])
-        run_on_main(self.world, lambda: self._write([record for _, record in found]))
+        own = [
+            [prompt.row, prompt.earlier, {"step": step, "row": prompt.where, **one.record}]
+            for prompt, one in zip(prompts, rollouts, strict=True)
+        ]
+        found = sorted((one for each in gather_from_ranks(self.world, own) for one in each), key=lambda one: one[:2])
+        run_on_main(self.world, lambda: self._write([record for *_, record in found]))
 
     def _write(self, records: Records) -> None:
         self.shown.append(records)
@@ -106,11 +115,21 @@ class RolloutLoop:
         files.write_volatile(self.run_dir / PAGE, render_page(self.run_dir.name, [*self.shown][::-1]).encode())
 
 
-def check_parallel(recipe: Recipe, name: str, parallel: Parallel, quantization: str | None) -> None:
-    """Raises `UserError` for a setting with which no whole copy of the weights can be made. `name`: of the recipe."""
+def check_settings(recipe: Recipe, name: str, parallel: Parallel, model: Model) -> None:
+    """Raises `UserError` for a setting with which no whole copy of the weights can be made, or answers would be those of another policy
+    than the trained one. `name`: of the recipe."""
     if recipe.rollouts is None:
         return
-    settings = (("parallel.tensor", parallel.tensor > 1), ("parallel.offload", parallel.offload), ("model.quantization", quantization))
+    if model.lora is not None and model.lora.dropout > 0:
+        raise UserError(
+            f"model.lora.dropout: {model.lora.dropout:g} does not work with {name}: its answers are generated without dropout, and the "
+            "loss compares with their probabilities; remove it"
+        )
+    settings = (
+        ("parallel.tensor", parallel.tensor > 1),
+        ("parallel.offload", parallel.offload),
+        ("model.quantization", model.quantization),
+    )
     for key, is_set in settings:
         if is_set:
             raise UserError(f"{key} does not work with {name}, which copies the weights in each step to generate answers; remove it")

@@ -217,7 +217,7 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     quantization.check(config.model)
     optimizers.check(config.train, config.model, config.parallel)
     base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
-    rollout_loop.check_parallel(recipe, config.recipe, config.parallel, config.model.quantization)
+    rollout_loop.check_settings(recipe, config.recipe, config.parallel, config.model)
     return strategy
 
 

@@ -102,12 +102,13 @@ def train_step(
     tokens, *summed = sum_over_data_ranks(world, [own_tokens, *own_sums, *own_times])
     sums = dict(zip(totals, summed, strict=False))
     numbers = compute_means({name: sums[name] for name in counts if name in weights}, counts, weights)
-    if training.rollouts is not None:
-        training.rollouts.check(numbers)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
         raise not_finite_error(step + 1, numbers["loss"], norm, locate_rows(training, turns))
-    if problem := find_spike(numbers["loss"], norm, recent, train.spike):
+    if training.rollouts is not None:
+        training.rollouts.check(numbers)
+    # The loss of rollouts is about 0 by its nature, since advantages are centred, so no multiple of its median says anything.
+    if problem := find_spike(numbers["loss"] if training.rollouts is None else None, norm, recent, train.spike):
         training.model.zero_grad(set_to_none=True)
         raise spike_error(step + 1, problem, locate_rows(training, turns))
     sharding.clip_gradients(gradients, norm, train.clip)

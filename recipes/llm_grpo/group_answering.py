@@ -42,7 +42,11 @@ class GroupAnswering:
         """Implements `RolloutWorker`: a group of drawn answers to each prompt, or in an evaluation one greedy answer."""
         size = 1 if step is None else self._options.group
         requests = [
-            RolloutRequest(prompt.sample["ids"].tolist(), derive_key(self._seed, step or 0, prompt.row, number), greedy=step is None)
+            RolloutRequest(
+                prompt=prompt.sample["ids"].tolist(),
+                seed=derive_key(self._seed, step or 0, prompt.row, prompt.earlier * size + number),
+                greedy=step is None,
+            )
             for prompt in prompts
             for number in range(size)
         ]

@@ -49,7 +49,7 @@ def load(config: Config[Options]) -> Loaded[PromptProcessor]:
     )
     loaded = load_chat_model(config, state)
     attach_bounds(loaded.model, options)
-    remarks = (*describe_memory(options, config.model.lora is not None), *loaded.remarks)
+    remarks = (*describe_memory(options, config.model.lora is not None), *describe_dropout(loaded.model), *loaded.remarks)
     return replace(loaded.with_processor(make_processor(loaded.processor, loaded.model)), remarks=remarks)
 
 
@@ -67,6 +67,14 @@ def describe_memory(options: Options, has_adapters: bool) -> list[str]:
         return [copy, "reference: none (options.kl_weight is 0)"]
     base = "the model with its adapters switched off" if has_adapters else "a frozen copy of the base, sharded as the model is"
     return [copy, f"reference: {base}, one more forward pass for each batch"]
+
+
+def describe_dropout(model: torch.nn.Module) -> list[str]:
+    """For the log: the base's own dropout, which is off."""
+    assert isinstance(model, CausalModel)
+    settings = model.config.get_text_config().to_dict().items()
+    found = [f"{key} {value:g}" for key, value in settings if "drop" in key and isinstance(value, float) and value > 0]
+    return [f"dropout of the base is off, as answers are generated without it: {', '.join(found)}"] if found else []
 
 
 def needs_reference(options: Options) -> bool:

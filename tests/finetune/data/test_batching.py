@@ -283,6 +283,21 @@ def test_an_evaluation_does_not_augment() -> None:
     loader.close()
 
 
+def test_rows_that_a_step_draws_again_are_counted_over_all_ranks() -> None:
+    """Rollouts of the same row need other random numbers, on any number of ranks."""
+    micros = tuple(MicroBatch(rows, 2, 0) for rows in ((3, 1), (3, 2), (3, 3), (1,)))
+    recipe: Any = replace(tiny.RECIPE, rollouts=object())  # type: ignore[arg-type]
+    expected = [(0, 0), (1, 0), (2, 3), (1,)]
+    for size in (1, 2, 3):
+        found = dict[int, tuple[int, ...]]()
+        for rank in range(size):
+            loader = Loader(rows_in_memory(["aaAA", "bbBB", "ccCC", "ddDD"]), recipe, rank, size)
+            turns = loader.turns(micros)
+            loader.close()
+            found |= {rank + number * size: turn.earlier for number, turn in enumerate(turns) if turn.counts}
+        assert [found[number] for number in range(4)] == expected
+
+
 # --- answers of other rows
 
 

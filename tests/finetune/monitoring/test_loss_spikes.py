@@ -64,6 +64,11 @@ def test_a_spike_is_described_with_the_median() -> None:
     assert find_spike(3.0, 11.0, recent, 10.0) == "gradient norm 11 is more than train.spike: 10 times the median 1 of the last 10 updates"
     assert find_spike(31.0, 11.0, recent, None) is None, "disabled"
     assert find_spike(31.0, 11.0, recent[1:], 10.0) is None, "too few updates"
+    assert find_spike(None, 9.0, recent, 10.0) is None, "a loss that is not compared"
+    assert str(find_spike(None, 11.0, recent, 10.0)).startswith("gradient norm 11 is more")
+    without = (*recent, *[(0.0, 0.0)] * 30)
+    assert find_spike(None, 9.0, without, 10.0) is None, "updates without a gradient are no measure"
+    assert find_spike(None, 11.0, without, 10.0) is not None
     error = spike_error(7, "loss 31 is more", ["a.jsonl:3", "a.jsonl:9"])
     assert isinstance(error, NotFiniteError) and error.reason == "spike"
     assert str(error).startswith("step 7: loss 31 is more; the update was not applied. Its rows: a.jsonl:3, a.jsonl:9. Check them")

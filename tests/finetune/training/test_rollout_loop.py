@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.config import Parallel
+from overtone.finetune.config import Lora, Model, Parallel
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import ROLLOUTS
-from overtone.finetune.training.rollout_loop import check_parallel, remove_later_rollouts
+from overtone.finetune.training.rollout_loop import check_settings, remove_later_rollouts
 from overtone.recipes.llm_grpo.recipe import RECIPE
 
 
@@ -44,17 +44,27 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     assert other.read_text()
 
 
+def make_model(dropout: float = 0.0, **given: Any) -> Model:
+    return Model.model_validate({"source": "base", "lora": Lora(dropout=dropout), **given})
+
+
 @pytest.mark.parametrize(
-    ("parallel", "quantization", "key"),
+    ("parallel", "model", "key"),
     [
-        (Parallel(tensor=2), None, "parallel.tensor"),
-        (Parallel(offload=True), None, "parallel.offload"),
-        (Parallel(), "nf4", "model.quantization"),
+        (Parallel(tensor=2), make_model(), "parallel.tensor"),
+        (Parallel(offload=True), make_model(), "parallel.offload"),
+        (Parallel(), make_model(quantization="nf4"), "model.quantization"),
     ],
 )
-def test_settings_without_a_whole_copy_are_refused_by_name(parallel: Parallel, quantization: str | None, key: str) -> None:
+def test_settings_without_a_whole_copy_are_refused_by_name(parallel: Parallel, model: Model, key: str) -> None:
     with pytest.raises(UserError, match=f"^{key} does not work with llm_grpo, which copies the weights in each step"):
-        check_parallel(RECIPE, "llm_grpo", parallel, quantization)
+        check_settings(RECIPE, "llm_grpo", parallel, model)
     others: Any = dataclasses.replace(RECIPE, rollouts=None)
-    check_parallel(others, "llm_dpo", parallel, quantization)
-    check_parallel(RECIPE, "llm_grpo", Parallel(), None)
+    check_settings(others, "llm_dpo", parallel, model)
+    check_settings(RECIPE, "llm_grpo", Parallel(), make_model())
+
+
+def test_dropout_of_adapters_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"^model\.lora\.dropout: 0\.05 does not work with llm_grpo: its answers are generated without"):
+        check_settings(RECIPE, "llm_grpo", Parallel(), make_model(dropout=0.05))
+    check_settings(dataclasses.replace(RECIPE, rollouts=None), "llm_dpo", Parallel(), make_model(dropout=0.05))

@@ -53,6 +53,9 @@ def test_an_answer_is_keyed_by_seed_step_row_and_number(opened: Any) -> None:
     first = texts(worker.answer(prompts, 1))
     assert texts(worker.answer(prompts[::-1], 1))[::-1] == first and texts(worker.answer(prompts[1:2], 1)) == first[1:2]
     assert texts(worker.answer(prompts, 2)) != first and texts(opened(seed=4)[0].answer(prompts, 1)) != first
+    again = [PromptRow(prompt.row, prompt.where, prompt.sample, 1) for prompt in prompts]
+    twice = texts(worker.answer([*prompts, *again], 1))
+    assert twice[:3] == first and all(not {*one} <= {*other} for one, other in zip(twice[3:], first, strict=True)), "a row is drawn twice"
     moved = [PromptRow(prompt.row + 1, prompt.where, prompt.sample) for prompt in prompts]
     assert texts(worker.answer(moved, 1)) != first and len({*first[0]}) > 1
     assert texts(opened()[0].answer(prompts, 1)) == first

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.config import Config, resolve
+from overtone.finetune.data.batching import MicroBatch, Place, Step
 from overtone.finetune.distributed.process_group import World, join, leave
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring import stop_requests
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
 from overtone.finetune.planning.memory import Arrangement, estimate_memory
@@ -21,6 +25,7 @@ from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.training import setup
 from overtone.finetune.training.loop import fit
 from overtone.finetune.training.rollout_page import PAGE
+from overtone.finetune.training.step import Training, make_loader, train_step
 from overtone.recipes.llm_grpo import group_answering
 from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.llm_grpo.recipe import RECIPE, show
@@ -132,6 +137,64 @@ def test_a_step_with_another_policy_than_the_rollouts_is_not_applied(
     tiny.let_go(tmp_path / "run")
     log = [event for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"] == "step"]
     assert [event["step"] for event in log] == [1]
+
+
+def test_dropout_of_the_base_is_off(base: Path, tmp_path: Path, world: World) -> None:
+    """Generation has none, so that with dropout the ratios would be those of another policy."""
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.3}))
+    val = {"data.val": tmp_path / "rows.jsonl", "eval.every": 1}  # after an evaluation, too
+    steps = run(config_of(folder, tmp_path, **val), world)
+    assert len(steps) == 2 and all(step["mismatch"] < 1e-5 for step in steps)
+    assert "dropout of the base is off, as answers are generated without it: attention_dropout 0.3" in (
+        RECIPE.load(config_of(folder, tmp_path)).remarks
+    )
+
+
+def test_a_row_that_a_mixture_draws_twice_gets_other_answers(base: Path, tmp_path: Path, world: World) -> None:
+    (tmp_path / "few.jsonl").write_text(json.dumps({"prompt": "Good day.", "answer": "1"}) + "\n")
+    mix = f"[{{path: {tmp_path}/few.jsonl, weight: 1}}, {{path: {tmp_path}/rows.jsonl, weight: 1}}]"
+    config = config_of(base, tmp_path, **{"train.steps": 1, "data.train": "null", "data.mix": mix})
+    run(config, world)
+    lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
+    repeated = [[answer["text"] for answer in line["answers"]] for line in lines if line["row"].endswith("few.jsonl:1")]
+    assert len(repeated) > 1 and len({*map(str, repeated)}) == len(repeated)
+
+
+def test_an_update_that_is_not_finite_is_skipped(base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mismatch is not finite either, which is no reason to end the run."""
+    right, calls = group_answering.GroupAnswering._make_sample, list[int]()
+
+    def spoil(self: Any, *given: Any) -> Any:
+        calls.append(1)
+        sample = right(self, *given)
+        return {**sample, "rollout": sample["rollout"] * math.nan} if len(calls) == 1 else sample
+
+    monkeypatch.setattr(group_answering.GroupAnswering, "_make_sample", spoil)
+    steps = run(config_of(base, tmp_path, **{"train.skip_nonfinite": 1}), world)
+    assert [step["step"] for step in steps] == [2]
+    tiny.let_go(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    calls.clear()
+    with pytest.raises(NotFiniteError, match="step 1: loss nan"):
+        run(config_of(base, tmp_path), world)
+    tiny.let_go(tmp_path / "run")
+
+
+def test_a_loss_above_its_median_is_no_spike(base: Path, tmp_path: Path, world: World) -> None:
+    """The loss is about 0, so that each larger one is a multiple of the median."""
+    training, _ = setup.build(config_of(base, tmp_path, **{"train.spike": 1e6}), RECIPE, world)
+    _, turns = next(make_loader(training, training.rows).iterate(iter([first_step(training)])))
+    numbers = train_step(training, turns, 0, ((-1.0, 1.0),) * 50)
+    assert numbers["loss"] > -1e6 and training.rollouts is not None
+    training.rollouts.worker.close()
+    tiny.let_go(tmp_path / "run")
+
+
+def first_step(training: Training) -> Step:
+    return Step((MicroBatch((0, 1), 1, 3, packed=True),), Place())
 
 
 def forget_updates() -> Any:
