@@ -88,6 +88,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "transcribe_estimate": WHISPER,
     "transcribe_speed": WHISPER,
     "voice_batches": ("finetune/data/batching.py", "finetune/data/packing.py"),
+    "voice_defaults": ("finetune/data/run_sizes.py", "recipes/voice_clone/config.yaml", "recipes/voice_clone/demo/demo.yaml"),
     "voice_ways": (*STEP, *VOICE),
 }
 """Benchmark → the files whose change makes its figures old: those that take the time or the memory, or decide what is counted."""

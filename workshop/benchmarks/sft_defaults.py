@@ -29,7 +29,8 @@ from workshop.benchmarks._sft_settings import FULL, LORA, OURS, TRL, UNSLOTH, UN
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-chat" / "bin" / "python"
 MODEL = Path(os.environ.get("OVERTONE_REAL_MODELS") or ROOT / ".real_models") / "SmolLM2-135M-Instruct"
-RATES = {FULL: (1e-5, 3e-5, 1e-4), LORA: (2e-4, 3e-4, 5e-4, 1e-3)}
+RATES = {FULL: (3e-5, 1e-4, 1e-5), LORA: (3e-4, 5e-4, 2e-4, 1e-3)}
+"""The defaults first."""
 TASKS = ("persons", "sailor")
 COLUMNS = (
     "task", "rows", "trained", "with", "learning rate", "epochs", "steps", "held-out right, of 40", "general kept, of 30",

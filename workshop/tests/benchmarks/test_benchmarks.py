@@ -56,6 +56,7 @@ COLUMNS = {
     "transcribe_estimate": {"GPU", "a step waits for", "times real time", "goal", "with fp32 weights"},
     "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
+    "voice_defaults": {"minutes", "trained", "learning rate", "epochs", "WER, %", "similarity"},
     "voice_ways": {"model", "way", "predictor calls", "tokens / s", "frames / s", "its time / voice_clone's"},
     "speaker_names": {"conversation", "right number of names", "clips misnamed, %", "the same with --speakers, %"},
     "soak": {"quantity", "second quarter", "last quarter", "last / second"},
@@ -102,6 +103,7 @@ SLOW = {
         "speaker_names",
         "transcribe_estimate",
         "transcribe_speed",
+        "voice_defaults",
         "voice_ways",
     ),
 }
