@@ -34,7 +34,7 @@ from pydantic import (
 )
 from typing_extensions import TypeVar
 
-from overtone.finetune.addresses import RemoteAddress, is_url, looks_like_url
+from overtone.finetune.addresses import RemoteAddress, hide_word, is_url, looks_like_url
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_errors import explain
 from overtone.finetune.config_key_descriptions import fields, section_of
@@ -54,7 +54,7 @@ AUTO: Final = "auto"
 OVERLAY = "lora"
 """Section of a config file whose keys apply only if `model.lora` is set: what LoRA needs otherwise, such as a higher learning rate."""
 COMMAND_LINE_ONLY = "command_line_only"
-"""Mark of an option, in its JSON schema, that names code."""
+"""Mark of an option, in its JSON schema, that only the command line sets, with the reason."""
 MOST_HELP_COLUMNS = 140
 LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
@@ -409,25 +409,31 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
 
 
 def refuse_code_of_files(options: type[BaseModel], sources: list[ConfigSource]) -> None:
-    """Raises `UserError` for a value in a file of an option with `COMMAND_LINE_ONLY`: it names code, and a file may come from anywhere."""
-    for key in list_code_keys(options, "options."):
-        for source in sources:
-            value: object = source.values
-            for part in key.split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            if value is not None and source.from_file:
-                place = source.origins.get(key) or next(iter(source.origins.values()))
-                raise UserError(f"{place}: {key} names code, so a file cannot set it; give --{key} {value} on the command line")
+    """Raises `UserError` for a value in a file of an option with `COMMAND_LINE_ONLY`: a file may come from anywhere. A value that the
+    command line replaces, as in the config of an earlier run, is not used and not refused."""
+    for key, reason in list_command_line_keys(options, "options."):
+        given = [source for source in sources if _find_value(source, key) is not None]
+        if given and all(source.from_file for source in given):
+            place = given[0].origins.get(key) or next(iter(given[0].origins.values()))
+            value = hide_word(str(_find_value(given[0], key)))
+            raise UserError(f"{place}: {key} {reason}, so a file cannot set it; give --{key} {value} on the command line")
 
 
-def list_code_keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Yield the dotted keys with `COMMAND_LINE_ONLY` in a section. `prefix`: ends with a dot."""
+def list_command_line_keys(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the dotted keys with `COMMAND_LINE_ONLY` in a section, and the reasons. `prefix`: ends with a dot."""
     for name, info in section.model_fields.items():
         inner = section_of(info.annotation)
         if inner is not None:
-            yield from list_code_keys(inner, f"{prefix}{name}.")
-        elif isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get(COMMAND_LINE_ONLY):
-            yield f"{prefix}{name}"
+            yield from list_command_line_keys(inner, f"{prefix}{name}.")
+        elif isinstance(info.json_schema_extra, dict) and (reason := info.json_schema_extra.get(COMMAND_LINE_ONLY)):
+            yield f"{prefix}{name}", str(reason)
+
+
+def _find_value(source: ConfigSource, key: str) -> object:
+    value: object = source.values
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def list_sources(

@@ -258,7 +258,7 @@ def _open_file_system(url: str) -> tuple[AbstractFileSystem, str]:
     address = RemoteAddress(url)
     if address.lacks_secrets:
         raise UserError(f"{address}: the user, password or query at *** is not saved; give the whole address again")
-    _refuse_link_local(address)
+    refuse_link_local(address)
     scheme, *others = [link.partition("://")[0] for link in CHAIN.split(address.with_secrets)]
     try:
         # A file inside an archive needs parts of the archive; any other is read in one request, since not every server can send a part.
@@ -284,7 +284,7 @@ def _make_web_options() -> dict[str, Any]:
 
     async def check_redirect(_session: object, _context: object, step: Any) -> None:
         location = step.response.headers.get("Location", "")
-        _refuse_link_local(RemoteAddress(urljoin(str(step.url), location)))
+        refuse_link_local(RemoteAddress(urljoin(str(step.url), location)))
 
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(check_redirect)
@@ -292,7 +292,7 @@ def _make_web_options() -> dict[str, Any]:
     return {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"trace_configs": [trace], "timeout": limits}}
 
 
-def _refuse_link_local(address: RemoteAddress) -> None:
+def refuse_link_local(address: RemoteAddress) -> None:
     """Raises `UserError` for a web address on the local link, before a request is sent: at such addresses, clouds give credentials to
     whoever asks from the machine, and a config or a command may come from a stranger."""
     for host in map(_find_host, WEB.findall(address.with_secrets)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import re
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+import regex
+from pydantic import AfterValidator, Field, model_validator
 
 from overtone.finetune.config import COMMAND_LINE_ONLY, FilePath, Section
 from overtone.recipes.language.options import ChatOptions
@@ -14,13 +17,35 @@ CLIP_HIGH: dict[ObjectiveName, float] = {"grpo": 0.2, "dr_grpo": 0.2, "dapo": 0.
 """Values of the papers."""
 
 
+def _judge_address(value: str) -> str:
+    address = value.rstrip("/")
+    try:
+        parts = urlsplit(address)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or a port that cannot be read
+        known = False
+    if not known or not re.fullmatch("[!-~]+", address):
+        raise ValueError("expected a web address, as http://127.0.0.1:8000/v1")
+    if "@" in address or "?" in address or "#" in address:
+        raise ValueError("expected an address without a user, a password and a query; a key is sent if key_variable names its variable")
+    return address
+
+
+def _pattern(value: str) -> str:
+    try:
+        regex.compile(value)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a regular expression that can be used ({error})") from None
+    return value
+
+
 class Reward(Section):
     weight: float = 1.0
     """Factor of this reward in the sum; below 0 for something unwanted."""
 
 
 class RegularExpression(Reward):
-    pattern: str = Field(min_length=1)
+    pattern: Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_pattern)]
     """The answer without white space around it must match it as a whole, for a reward of 1."""
 
 
@@ -35,16 +60,19 @@ class JsonSchema(Reward):
 
 
 class Judge(Reward):
-    url: str = Field(pattern=r"^https?://")
-    """Address of an OpenAI-compatible API, as http://127.0.0.1:8000/v1."""
+    url: Annotated[str, AfterValidator(_judge_address)] = Field(json_schema_extra={COMMAND_LINE_ONLY: "names a server that gets data"})
+    """Address of an OpenAI-compatible API, as http://127.0.0.1:8000/v1. It gets prompts and answers, so only the command line
+    can name it."""
     model: str = Field(min_length=1)
     """Name of the model at that address."""
     instruction: str = "Rate how well the answer solves the task, from 0 to 10. Reply with the number alone."
-    """System message of the judge. Its reply must contain a number from 0 to 10; the reward is a tenth of it."""
+    """System message of the judge. Its reply must contain one number from 0 to 10, also as 7/10; the reward is a tenth of it."""
     seconds: float = Field(default=30.0, gt=0)
     """Time limit of one judgement."""
-    key_variable: str = "OPENAI_API_KEY"
-    """Environment variable with the key; without such a variable no key is sent."""
+    key_variable: str | None = Field(
+        default=None, min_length=1, json_schema_extra={COMMAND_LINE_ONLY: "names a variable whose value is sent away"}
+    )
+    """Environment variable with the key, such as OPENAI_API_KEY; null: no key is sent. Only the command line can name it."""
 
 
 class Rewards(Section):
@@ -62,7 +90,7 @@ class Rewards(Section):
     """Share of `max_new_tokens` that the answer leaves: shorter answers get more with a weight above 0."""
     judge: Judge | None = None
     """Rating by a model at an OpenAI-compatible address."""
-    functions: FilePath | None = Field(default=None, json_schema_extra={COMMAND_LINE_ONLY: True})
+    functions: FilePath | None = Field(default=None, json_schema_extra={COMMAND_LINE_ONLY: "names code"})
     """Python file whose public functions `name(answer, row)` return a number each; WEIGHTS in it is a dict of their weights. It is code, so
     only the command line can name it. The functions run in a process of their own."""
     on_failure: Literal["zero", "stop"] = "zero"

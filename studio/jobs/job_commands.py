@@ -11,7 +11,7 @@ from overtone.data_prep.transcription.faster_whisper_engine import PREFIX
 from overtone.finetune.addresses import hide_word
 from overtone.finetune.argument_parsing import check_choice
 from overtone.finetune.command_lines import join_words
-from overtone.finetune.config import Config, list_code_keys
+from overtone.finetune.config import Config, list_command_line_keys
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_sources import parse_overrides
 from overtone.finetune.errors import UserError
@@ -115,7 +115,8 @@ def _check_config(place: Path, verb: str, options: Sequence[tuple[str, str]]) ->
     recipes = [value for flag, value in options if flag == "--recipe"]
     for recipe in recipes:
         check_choice("--recipe", recipe, built_in_recipes())
-    code = {key for recipe in recipes or built_in_recipes() for key in list_code_keys(load_options(find_recipe(recipe)), "options.")}
+    options = [load_options(find_recipe(recipe)) for recipe in recipes or built_in_recipes()]
+    code = {key for each in options for key, _ in list_command_line_keys(each, "options.")}
     texts = (*TEXT_KEYS, *(() if not recipes or {*recipes} & {*FILE_PROMPTS} else ("sample.prompts",)))
     for flag, text in options:
         if not flag:

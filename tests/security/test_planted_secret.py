@@ -90,6 +90,7 @@ def list_commands(planted: Planted) -> Commands:
             [*planted.training, "--checkpoint.copy_to", url, "--run.dir", "copied", "--train.steps", "1"],
             ["--recipe", url, "--data.train", url],
             ["--launch", url, *planted.training],
+            ["--recipe", "llm_grpo", *planted.training[2:], "--options.rewards.judge", f"{{url: '{url}', model: m}}"],
         ],
         "plan": [planted.training, [*planted.training, "--settings"], [*planted.training, "--write", url]],
         "ray-train": [["--num-workers", "1", *data, "--data.train", gone], ["--num-workers", "1", "--storage", url, *data]],

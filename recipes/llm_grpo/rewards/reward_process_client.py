@@ -87,14 +87,15 @@ class RewardProcess:
 
     def _start(self) -> Message:
         """Start the process; returns its first message."""
+        # Without the current folder (-P, no empty entry): a file in it would replace a module of the child.
         root = str(next(folder for folder in Path(__file__).absolute().parents if (folder / "overtone").is_dir()))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "overtone.recipes.llm_grpo.rewards.reward_process"],
+            [sys.executable, "-P", "-m", "overtone.recipes.llm_grpo.rewards.reward_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the training
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])},
         )
         try:
             return self._exchange(self._settings, START_SECONDS)

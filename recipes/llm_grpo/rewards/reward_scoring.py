@@ -13,10 +13,11 @@ import regex
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage import input_files, strict_json
+from overtone.finetune.terminal import make_safe
 from overtone.recipes.llm_grpo.options import Reward, Rewards
 from overtone.recipes.llm_grpo.rewards import answer_checks
 from overtone.recipes.llm_grpo.rewards.answer_checks import ANSWER, RewardError
-from overtone.recipes.llm_grpo.rewards.judge_client import judge_answer
+from overtone.recipes.llm_grpo.rewards.judge_client import JudgeClient
 from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProcess
 
 JUDGED_AT_ONCE = 8
@@ -64,8 +65,9 @@ class RewardScorer:
         self._rewards, self._longest = rewards, longest
         self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib)
         self._threads: ThreadPoolExecutor | None = None
+        self._judge = None if rewards.judge is None else JudgeClient(rewards.judge)
         self._schema = _read_schema(rewards)
-        self._pattern = _compile(rewards)
+        self._pattern = None if rewards.regular_expression is None else regex.compile(rewards.regular_expression.pattern)
         self.weights = list_weights(rewards)
         """Weight of each reward by its name."""
         if rewards.functions is not None:
@@ -82,7 +84,7 @@ class RewardScorer:
                 if isinstance(value, RewardError):
                     if self._rewards.on_failure == "stop":
                         raise UserError(f"{answer.where}: the reward {name} of {answer.text!r:.60} failed: {value}")
-                    one.failures.append(f"{name}: {value}")
+                    one.failures.append(make_safe(f"{name}: {strict_json.one_line(value)}"))  # a file with lone surrogates is not UTF-8
                 one.rewards[name] = 0.0 if isinstance(value, RewardError) else value
                 one.total += weight * one.rewards[name]
         return scored
@@ -116,8 +118,8 @@ class RewardScorer:
         if name == "length":
             return max(0.0, 1 - answer.tokens / self._longest)
         if name == "judge":
-            assert rewards.judge is not None
-            return judge_answer(rewards.judge, answer.prompt, answer.text, row.get(ANSWER))
+            assert self._judge is not None
+            return self._judge.rate(answer.prompt, answer.text, row.get(ANSWER))
         return self._process.call(answer.text, row, name)
 
 
@@ -138,13 +140,3 @@ def _read_schema(rewards: Rewards) -> Row | None:
     except (OSError, UserError) as error:
         raise UserError(f"options.rewards.json_schema.file: {path}: {error}") from None
     return schema
-
-
-def _compile(rewards: Rewards) -> regex.Pattern[str] | None:
-    if rewards.regular_expression is None:
-        return None
-    pattern = rewards.regular_expression.pattern
-    try:
-        return regex.compile(pattern)
-    except regex.error as error:
-        raise UserError(f"options.rewards.regular_expression.pattern: {pattern!r} is not a regular expression ({error})") from None

@@ -22,11 +22,16 @@ def test_the_upper_bound_has_the_default_of_the_objective() -> None:
     assert Options(objective="dapo", clip_high=0.5).upper_clip == 0.5
 
 
-def test_the_config_of_a_checkpoint_is_a_valid_config(tmp_path: Path) -> None:
-    given = [("options.rewards.exact_match.weight", "2"), ("options.rewards.judge", "{url: 'http://127.0.0.1:8000/v1', model: m}")]
-    config = resolve("llm_grpo", Options, [], given)
+def test_the_config_of_a_run_needs_the_judge_on_the_command_line_again(tmp_path: Path) -> None:
+    judge = [("options.rewards.judge", "{url: 'http://127.0.0.1:8000/v1', model: m, key_variable: A_KEY}")]
+    config = resolve("llm_grpo", Options, [], [("options.rewards.exact_match.weight", "2"), *judge])
     (tmp_path / "config.yaml").write_text(dump(config))
-    assert resolve("llm_grpo", Options, [tmp_path / "config.yaml"], []) == config
+    for given, key in (([], "url"), ([("options.rewards.judge.url", "http://127.0.0.1:8000/v1")], "key_variable")):
+        with pytest.raises(
+            UserError, match=rf"config\.yaml:\d+: options\.rewards\.judge\.{key} names a .*, so a file cannot set it; give --opt"
+        ):
+            resolve("llm_grpo", Options, [tmp_path / "config.yaml"], given)
+    assert resolve("llm_grpo", Options, [tmp_path / "config.yaml"], judge) == config
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,19 @@ def test_a_file_may_say_that_there_are_no_functions(tmp_path: Path) -> None:
         ({"kl_weight": "-1"}, r"options\.kl_weight"),
         ({"max_mismatch": "0"}, r"options\.max_mismatch"),
         ({"rewards.exact": "1"}, r"options\.rewards\.exact"),
-        ({"rewards.judge.url": "file:///etc/passwd"}, r"options\.rewards\.judge\.url"),
+        *(
+            ({"rewards.judge.model": "m", "rewards.judge.url": url}, rf"options\.rewards\.judge\.url.*expected {problem}")
+            for url, problem in (
+                ("file:///etc/passwd", "a web address"),
+                ("http://[::1/v1", "a web address"),
+                ("http://host:99999/v1", "a web address"),
+                ("http:///v1", "a web address"),
+                ("'http://a host/v1'", "a web address"),
+                ("http://me:word@host/v1", "an address without a user"),
+                ("http://host/v1?key=word", "an address without a user"),
+            )
+        ),
+        *(({"rewards.regular_expression.pattern": each}, "not a regular expression that can be used") for each in ("'('", "(" * 9000)),
         ({"rewards.on_failure": "ignore"}, r"options\.rewards\.on_failure"),
         ({"loss_head": "liger"}, "liger computes no log-probability of each token; use chunked"),
     ],

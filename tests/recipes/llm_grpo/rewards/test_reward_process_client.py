@@ -118,6 +118,18 @@ def test_what_is_no_python_file_is_refused(tmp_path: Path, name: str) -> None:
         RewardProcess(tmp_path / name, 5.0, 2.0).read_weights()
 
 
+@pytest.mark.parametrize("path", [None, ":/nowhere"])
+def test_modules_in_the_current_folder_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None) -> None:
+    (tmp_path / "cwd").mkdir()
+    for name in ("resource", "jsonschema", "overtone", "inspect"):
+        (tmp_path / "cwd" / f"{name}.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'w')")
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("PYTHONPATH", path) if path else monkeypatch.delenv("PYTHONPATH", raising=False)
+    process = RewardProcess(None, 20.0, 2.0)
+    assert process.check_schema("3", {"type": "integer"}) == 1.0 and not (tmp_path / "planted").exists()
+    process.close()
+
+
 def test_schemas_are_checked_without_a_file() -> None:
     process = RewardProcess(None, 20.0, 2.0)
     schema = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}

@@ -10,8 +10,8 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.llm_grpo.options import Rewards
-from overtone.recipes.llm_grpo.rewards import reward_scoring
 from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.judge_client import JudgeClient
 from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer
 
 
@@ -61,13 +61,21 @@ def test_functions_are_rewards_with_their_weights_and_a_failure_counts_as_zero(t
     stopping.close()
 
 
+def test_a_failure_can_be_written_to_a_file(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("def f(answer, row): raise ValueError(chr(0xd800) + chr(27) + answer)")
+    scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py"), 10)
+    (found,) = scorer.score([make_answer("see http://me:word@host/a")])
+    scorer.close()
+    assert found.failures == [r"f: ValueError: \ud800\x1bsee http://***@host/a"] and found.failures[0].encode()
+
+
 def test_judges_rate_with_the_prompt_and_the_expected_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(_: object, prompt: str, answer: str, expected: object) -> float:
         if answer == "?":
             raise RewardError("no rating")
         return 0.5 if (prompt, expected) == ("prompt", "4") else 0.0
 
-    monkeypatch.setattr(reward_scoring, "judge_answer", judge)
+    monkeypatch.setattr(JudgeClient, "rate", judge)
     scorer = RewardScorer(make_rewards(judge={"weight": 2.0, "url": "http://127.0.0.1:9", "model": "m"}), 10)
     found = scorer.score([make_answer("4", {"answer": "4"}), make_answer("?", {"answer": "4"})])
     scorer.close()
@@ -77,8 +85,6 @@ def test_judges_rate_with_the_prompt_and_the_expected_answer(monkeypatch: pytest
 def test_rewards_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="options.rewards is empty; set at least one"):
         RewardScorer(Rewards(), 10)
-    with pytest.raises(UserError, match="is not a regular expression"):
-        RewardScorer(make_rewards(regular_expression={"pattern": "("}), 10)
     with pytest.raises(UserError, match=r"json_schema\.file: .*none\.json"):
         RewardScorer(make_rewards(json_schema={"file": tmp_path / "none.json"}), 10)
     (tmp_path / "f.py").write_text("def length(answer, row): return 1")
