@@ -115,8 +115,8 @@ def _check_config(place: Path, verb: str, options: Sequence[tuple[str, str]]) ->
     recipes = [value for flag, value in options if flag == "--recipe"]
     for recipe in recipes:
         check_choice("--recipe", recipe, built_in_recipes())
-    options = [load_options(find_recipe(recipe)) for recipe in recipes or built_in_recipes()]
-    code = {key for each in options for key, _ in list_command_line_keys(each, "options.")}
+    known = [load_options(find_recipe(recipe)) for recipe in recipes or built_in_recipes()]
+    code = {key for each in known for key, _ in list_command_line_keys(each, "options.")}
     texts = (*TEXT_KEYS, *(() if not recipes or {*recipes} & {*FILE_PROMPTS} else ("sample.prompts",)))
     for flag, text in options:
         if not flag:
