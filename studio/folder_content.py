@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from overtone.data_prep.chats.row_counts import MADE_BY as MADE_BY_TEXT
 from overtone.data_prep.images.image_dataset_writer import MADE_BY as MADE_BY_IMAGES
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
-from overtone.finetune.cli.list_runs import DEPTH, ExportSummary, find_folders, summarize_export
+from overtone.finetune.cli.list_runs import DEPTH, ExportSummary, summarize_export
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG, read_json
-from overtone.finetune.monitoring.run_summary import RunSummary, count_bytes, summarize_run
+from overtone.finetune.monitoring.run_summary import RunSummary, count_bytes, is_run, summarize_run
 
+Summary = TypeVar("Summary")
 DatasetKind = Literal["voice", "chats", "images"]
-KINDS: dict[object, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images"}
+KINDS: dict[str, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images"}
 """The value of `made_by` in summary.json → the kind of the dataset; a voice dataset has no such value."""
 
 
@@ -42,39 +43,92 @@ class FolderContent:
     datasets: list[DatasetSummary]
     runs: list[RunSummary]
     exports: list[ExportSummary]
+    left_out: list[str]
+    """Names of what cannot be read, each with the reason."""
+
+
+@dataclass(frozen=True)
+class FoundFolders:
+    """The folders of datasets, runs and exports, which are not read."""
+
+    datasets: list[Path] = field(default_factory=list)
+    runs: list[Path] = field(default_factory=list)
+    exports: list[Path] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Folders that cannot be listed, and those whose name is not UTF-8, each with the reason."""
 
 
 def list_content(place: Path) -> FolderContent:
     """Return the datasets, runs and exports in a folder, up to three folders deep. Links are not followed; hidden folders are skipped."""
-    runs, exports = list[RunSummary](), list[ExportSummary]()
-    for folder in find_folders([place]):
-        if (folder / CARD).is_file():
-            exports.append(summarize_export(folder))
-        else:
-            runs.append(summarize_run(folder))
-    datasets = [
-        DatasetSummary(
-            folder,
-            kind=KINDS.get(read_json(folder / SUMMARY).get("made_by"), "voice"),
-            has_codes=(folder / "codes").is_dir(),
-            has_validation=(folder / VAL).is_file(),
-            bytes=count_bytes(folder),
-        )
-        for folder in find_datasets([place])
-    ]
-    return FolderContent(datasets, runs, exports)
+    found = find_content(place)
+    left_out = [*found.left_out]
+
+    def read(summarize: Callable[[Path], Summary], folders: Sequence[Path]) -> list[Summary]:
+        read = list[Summary]()
+        for folder in folders:
+            try:
+                read.append(summarize(folder))
+            except (OSError, UserError, ValueError) as error:
+                left_out.append(describe_left_out(place, folder, error))
+        return read
+
+    return FolderContent(
+        read(summarize_dataset, found.datasets), read(summarize_run, found.runs), read(summarize_export, found.exports), left_out
+    )
 
 
-def find_datasets(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
-    """Yield datasets at and below these folders, as `find_folders` yields runs."""
-    for place in sorted(places):
-        if (place / TRAIN).is_file() and (place / SUMMARY).is_file():
-            yield place
-        elif depth:
-            inside = list[Path]()
-            with contextlib.suppress(OSError):
-                inside = [Path(one.path) for one in os.scandir(place) if one.is_dir(follow_symlinks=False) and one.name[:1] != "."]
-            yield from find_datasets(inside, depth - 1)
+def find_content(place: Path) -> FoundFolders:
+    """Return the same folders without reading their files."""
+    found = FoundFolders()
+    _search(found, place, place, DEPTH, in_run=False, in_dataset=False)
+    return found
+
+
+def _search(found: FoundFolders, place: Path, folder: Path, depth: int, in_run: bool, in_dataset: bool) -> None:
+    """Add what is in a folder. A run or export contains no others, and neither does a dataset."""
+    try:
+        folder.name.encode()
+        if not in_run and ((folder / CARD).is_file() or is_run(folder)):
+            (found.exports if (folder / CARD).is_file() else found.runs).append(folder)
+            in_run = True
+        if not in_dataset and (folder / TRAIN).is_file() and (folder / SUMMARY).is_file():
+            found.datasets.append(folder)
+            in_dataset = True
+        if depth and not (in_run and in_dataset):
+            with os.scandir(folder) as entries:
+                inside = sorted(one.path for one in entries if one.name[:1] != "." and one.is_dir(follow_symlinks=False))
+            for path in inside:
+                _search(found, place, Path(path), depth - 1, in_run, in_dataset)
+    except (OSError, UnicodeEncodeError) as error:
+        found.left_out.append(describe_left_out(place, folder, error))
+
+
+def describe_left_out(place: Path, folder: Path, error: Exception) -> str:
+    """Return the path of a folder that is not shown, with the reason, as UTF-8."""
+    reason = "its name is not UTF-8; rename it" if isinstance(error, UnicodeEncodeError) else getattr(error, "strerror", None) or str(error)
+    return f"{folder.relative_to(place)} ({reason})".encode("utf-8", "backslashreplace").decode()
+
+
+def list_validation(place: Path) -> list[str]:
+    """Return the files of validation rows of the datasets in a folder, relative to it."""
+    return [str((folder / VAL).relative_to(place)) for folder in find_content(place).datasets if (folder / VAL).is_file()]
+
+
+def summarize_dataset(folder: Path) -> DatasetSummary:
+    """Return what the files of a dataset say."""
+    return DatasetSummary(
+        folder,
+        kind=read_kind(folder),
+        has_codes=(folder / "codes").is_dir(),
+        has_validation=(folder / VAL).is_file(),
+        bytes=count_bytes(folder),
+    )
+
+
+def read_kind(folder: Path) -> DatasetKind:
+    """Return the kind of a dataset."""
+    made_by = read_json(folder / SUMMARY).get("made_by")
+    return KINDS.get(made_by, "voice") if isinstance(made_by, str) else "voice"
 
 
 def find_age(folder: Path) -> float:
@@ -91,6 +145,17 @@ def find_inside(place: Path, name: str) -> Path:
     hidden folders, such as that of the studio's records, and for a name that a command would read as an option."""
     folder, parts = place / name, Path(name).parts
     is_plain = name and "\0" not in name and not Path(name).is_absolute() and not any(part.startswith((".", "-")) for part in parts)
-    if not is_plain or not folder.resolve().is_relative_to(place) or not folder.is_dir():
-        raise UserError(f"{name[:200]} is no folder in the studio's folder; reload the page")
-    return folder
+    with contextlib.suppress(OSError):  # as a name of more than 255 bytes
+        if is_plain and folder.resolve().is_relative_to(place) and folder.is_dir():
+            return folder
+    raise UserError(f"{name[:200]} is no folder in the studio's folder; reload the page")
+
+
+def find_file(folder: Path, name: str, suffixes: Collection[str]) -> Path | None:
+    """Return the file `name`, relative to `folder`, that has one of these suffixes; None if there is none, and if it or a link leads out of
+    the folder."""
+    path = folder / name
+    with contextlib.suppress(OSError):
+        if path.suffix in suffixes and path.resolve().is_relative_to(folder.resolve()) and path.is_file():
+            return path
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +15,19 @@ from jinja2 import Environment
 from pydantic import BaseModel, JsonValue
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route as Endpoint
 
 from overtone.finetune.cli.list_runs import ExportSummary, describe_bytes
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_summary import RunSummary
 from overtone.finetune.pages.jinja_environment import make_environment
-from overtone.finetune.pages.request_validation import LARGEST_JSON, Route, parse_body
+from overtone.finetune.pages.request_validation import LARGEST_JSON, RequestError, Route, parse_body
+from overtone.finetune.storage import files
 from overtone.studio.folder_content import DatasetSummary
 from overtone.studio.jobs.job_commands import check_command, show_command
 from overtone.studio.jobs.job_queue import start_job
-from overtone.studio.jobs.job_records import JobCommand, StudioJob
+from overtone.studio.jobs.job_records import ID, JobCommand, StudioJob, read_job
 
 Form = TypeVar("Form", bound=BaseModel)
 FOLDER = Path(__file__).parent / "pages"
@@ -81,7 +83,8 @@ class Studio:
         """Return a page. `path`: of the page in the navigation."""
         navigation = [(page.routes[0].path, page.label) for page in self.pages if page.label]
         text = JINJA.get_template(template).render(place=self.place, navigation=navigation, here=path, **values)
-        return HTMLResponse(text, headers=UNSTORED)
+        # A name that is not UTF-8 has half characters; it is shown with their numbers.
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), headers=UNSTORED)
 
 
 def format_age(then: float) -> str:
@@ -98,6 +101,8 @@ def make_jinja() -> Environment:
     jinja = make_environment(FOLDER)
     jinja.filters |= {"bytes": describe_bytes, "age": format_age, "command": lambda one: show_command(one.verb, one.words)}
     jinja.filters["target"] = find_target
+    # Names of files in other encodings have half characters, which cannot be part of an address.
+    jinja.tests["utf8"] = lambda name: not any("\ud800" <= character <= "\udfff" for character in name)
     return jinja
 
 
@@ -130,16 +135,22 @@ def answer_form(path: str, kind: type[Form], act: Callable[[Form, Mapping[str, s
 
 
 def accept_command(
-    studio: Studio, path: str, kind: type[Form], build: Callable[[Form], tuple[str, list[str]]]
+    studio: Studio,
+    path: str,
+    kind: type[Form],
+    build: Callable[[Form], tuple[str, list[str]]],
+    show: Callable[[JobCommand, str], Response],
 ) -> tuple[tuple[Route, ...], tuple[Endpoint, ...]]:
     """Return the routes and endpoints of a form that starts a verb: POST `path` starts it as a job and leads to the job's page, POST
-    `path/command` returns the command alone, as `command`, or as `detail` what is wrong or missing.
+    `path/command` returns the command alone, as `command`, or as `detail` what is wrong or missing, and GET `path?from=ID` is the page that
+    changes the settings of a job.
 
-    `build`: returns the verb and its words. GET `path` is the form; with `?from=ID` it shows the settings of a job again.
+    `build`: returns the verb and its words. `show(command, id)`: returns that page for a job.
     """
 
     def start(form: Form, _: Mapping[str, str]) -> dict[str, str]:
-        return {"next": f"/job/{start_job(studio.place, *build(form), path)}"}
+        with files.explain_write_errors(studio.place):
+            return {"next": f"/job/{start_job(studio.place, *build(form), path)}"}
 
     def preview(form: Form, _: Mapping[str, str]) -> dict[str, str]:
         try:
@@ -149,13 +160,36 @@ def accept_command(
             return {"command": "", "detail": str(error)}
         return {"command": show_command(verb, words)}
 
-    routes = accept_json(path, kind), accept_json(f"{path}/command", kind)
-    return routes, (answer_form(path, kind, start), answer_form(f"{path}/command", kind, preview))
+    def change(request: Request) -> Response:
+        id = request.query_params.get("from", "")
+        job = read_job(studio.place, id)
+        if job is None:
+            raise RequestError(404, f"there is no job {id}; its folder is gone", "unknown_job")
+        return show(job.command, id)
+
+    routes = Route("GET", path, query={"from": is_job}), accept_json(path, kind), accept_json(f"{path}/command", kind)
+    endpoints = Endpoint(path, change), answer_form(path, kind, start), answer_form(f"{path}/command", kind, preview)
+    return routes, endpoints
+
+
+def find_word(words: Sequence[str], flag: str) -> str:
+    """Return the value of an option among the words of a command; empty if it is not there."""
+    return words[words.index(flag) + 1] if flag in words[:-1] else ""
+
+
+def is_job(text: str) -> bool:
+    """Return whether a text of a page's address has the form of a job's id."""
+    return re.fullmatch(ID, text) is not None
 
 
 def link_to(label: str, path: str, **query: str) -> Link:
     """Return the link to a page of the studio."""
     return f"{path}?{urlencode(query)}", label
+
+
+def redirect_to(path: str, **query: str) -> Response:
+    """Return the response that leads to another page of the studio."""
+    return RedirectResponse(link_to("", path, **query)[0], 303)
 
 
 def require_name(what: str, name: str) -> str:
@@ -165,9 +199,19 @@ def require_name(what: str, name: str) -> str:
     return name
 
 
+def find_free_name(folder: Path, name: str, ending: str = "") -> str:
+    """Return a plain name for a new folder, or a file with this ending, that nothing in `folder` has."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "new"
+    name, number = plain, 1
+    while any(os.path.lexists(folder / f"{name}{one}") for one in {"", ending}):
+        number += 1
+        name = f"{plain}-{number}"
+    return name
+
+
 def is_short(text: str) -> bool:
-    """Return whether a text of a page's address has at most 500 characters."""
-    return len(text) <= 500
+    """Return whether a text of a page's address has at most 500 characters, and no null character."""
+    return len(text) <= 500 and "\0" not in text
 
 
 def flatten_options(options: Sequence[tuple[str, JsonValue]]) -> list[str]:

@@ -97,7 +97,7 @@ def add_request_guard(
     app: ASGIApp,
     routes: Sequence[Route],
     admit: Callable[[Caller], bool],
-    answer: Callable[[RequestError], Response] = make_json_response,
+    answer: Callable[[RequestError], ASGIApp] = make_json_response,
     proxies: TrustedProxies = NO_PROXIES,
 ) -> ASGIApp:
     """Return `app` behind a guard that answers requests without a matching route with 404.

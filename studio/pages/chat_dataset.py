@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep import manifest
@@ -22,10 +22,9 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
-from overtone.studio.jobs import job_records
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_hub_models
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to
+from overtone.studio.page_interface import Link, Page, Studio, accept_command, find_word, flatten_options, is_short, link_to, redirect_to
 from overtone.studio.pages.train_page import list_local_models
 
 ROWS = 10
@@ -101,10 +100,8 @@ def make_page(studio: Studio) -> Page:
             report=link_to("Show the report", "/report", folder=name) if (folder / REPORT).is_file() else None,
         )
 
-    def show_settings(request: Request) -> Response:
-        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
-        folder = find_dataset(job) if job is not None else ""
-        return RedirectResponse(link_to("", "/chats/dataset", folder=folder)[0], 303)
+    def show_again(command: JobCommand, _: str) -> Response:
+        return redirect_to("/chats/dataset", folder=find_dataset(command))
 
     def build_tokens(form: TokensForm) -> tuple[str, list[str]]:
         rows = find_inside(studio.place, form.folder).relative_to(studio.place) / TRAIN
@@ -119,8 +116,8 @@ def make_page(studio: Studio) -> Page:
         tokenizer = flatten_options([("tokenizer", form.model)])
         return "report", [str(folder), *tokenizer]
 
-    tokens = accept_command(studio, "/chats/dataset/tokens", TokensForm, build_tokens)
-    report = accept_command(studio, "/chats/dataset/report", CountForm, build_report)
+    tokens = accept_command(studio, "/chats/dataset/tokens", TokensForm, build_tokens, show_again)
+    report = accept_command(studio, "/chats/dataset/report", CountForm, build_report, show_again)
     query = {
         "folder": is_short,
         "search": is_short,
@@ -130,11 +127,10 @@ def make_page(studio: Studio) -> Page:
     return Page(
         routes=(
             Route("GET", "/chats/dataset", query=query),
-            Route("GET", "/chats/dataset/(?:tokens|report)", query={"from": is_short}),
             *tokens[0],
             *report[0],
         ),
-        endpoints=(Endpoint("/chats/dataset", show), Endpoint("/chats/dataset/{step}", show_settings), *tokens[1], *report[1]),
+        endpoints=(Endpoint("/chats/dataset", show), *tokens[1], *report[1]),
         dataset_links=lambda one: (
             [link_to("Read the rows", "/chats/dataset", folder=str(one.folder.relative_to(studio.place)))] if one.kind == "chats" else []
         ),
@@ -169,17 +165,17 @@ def list_counts(summary: Mapping[str, object]) -> list[tuple[str, list[tuple[str
     return [(title, [*table.items()]) for title, table in tables if isinstance(table, dict) and table]
 
 
-def find_dataset(job: StudioJob) -> str:
-    """Return the dataset of a job of this page; empty for other jobs."""
-    words = job.command.words
-    if job.command.verb == "report" and words:
+def find_dataset(command: JobCommand) -> str:
+    """Return the dataset of a command of this page; empty for other commands."""
+    words = command.words
+    if command.verb == "report" and words:
         return words[0]
-    if job.command.verb == "plan" and "--show-batch" in words and "--data.train" in words[:-1]:
-        return words[words.index("--data.train") + 1].rpartition("/")[0]
+    if command.verb == "plan" and "--show-batch" in words:
+        return find_word(words, "--data.train").rpartition("/")[0]
     return ""
 
 
 def link_results(job: StudioJob) -> list[Link]:
     """Return the way back from a job that has shown tokens."""
-    folder = find_dataset(job) if job.command.verb == "plan" else ""
+    folder = find_dataset(job.command) if job.command.verb == "plan" else ""
     return [link_to("Back to the dataset", "/chats/dataset", folder=folder)] if folder else []

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep.chats.conversation_formats import SHAPES
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
-from overtone.studio.jobs import job_records
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.page_interface import (
     FOLDER,
     Link,
@@ -51,34 +49,28 @@ class ChatForm(BaseModel, extra="forbid"):
 def make_page(studio: Studio) -> Page:
     """Return the page."""
 
-    def show_settings(request: Request) -> Response:
-        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
-        words = job.command.words if job is not None and job.command.verb == "text" else [""]
-        return render_folder(words[0], words)
+    def show_settings(command: JobCommand, _: str) -> Response:
+        return render_folder(next(iter(command.words), ""), command.words)
 
     def render_folder(name: str, words: list[str]) -> Response:
         given = {key: value for key, value in pairwise(words) if key.startswith("--")}
         held = list_held_files(find_inside(studio.place, name))
-        return studio.render(
-            "chat_folder.html", "", folder=name, held=held, shown=SHOWN, shapes=SHAPES, given=given, joined="--join-turns" in words
-        )
+        return studio.render("chat_folder.html", "", folder=name, held=held, shown=SHOWN, shapes=SHAPES, given=given, words=words)
 
     def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
         return {"next": link_to("", "/chats/folder", folder=make_upload_folder(studio.place, CHATS, require_name("name", form.name)))[0]}
 
-    routes, endpoints = accept_command(studio, "/chats/prepare", ChatForm, lambda form: build_command(studio.place, form))
+    routes, endpoints = accept_command(studio, "/chats/prepare", ChatForm, lambda form: build_command(studio.place, form), show_settings)
     return Page(
         routes=(
             Route("GET", "/chats"),
             Route("GET", "/chats/folder", query={"folder": is_short}),
-            Route("GET", "/chats/prepare", query={"from": is_short}),
             accept_json("/chats/new", FolderForm),
             *routes,
         ),
         endpoints=(
             Endpoint("/chats", lambda _: studio.render("chat_list.html", "/chats", folders=count_files(studio.place, CHATS))),
             Endpoint("/chats/folder", lambda request: render_folder(request.query_params.get("folder", ""), [])),
-            Endpoint("/chats/prepare", show_settings),
             answer_form("/chats/new", FolderForm, make_folder),
             *endpoints,
         ),

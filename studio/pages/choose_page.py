@@ -11,16 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
-from overtone.data_prep.manifest import VAL
 from overtone.finetune.cli.list_runs import describe_best
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_summary import RunSummary, summarize_run
 from overtone.finetune.pages.request_validation import Route
-from overtone.studio.folder_content import find_inside, list_content
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.folder_content import find_inside, list_validation
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.loss_chart import read_curves
 from overtone.studio.models_at_hand import list_whispers
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
+from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, redirect_to, require_name
 from overtone.studio.pages.dataset_report import SELECTION
 from overtone.studio.pages.run_page import STEP, find_trained_run, list_checkpoints
 
@@ -66,7 +65,6 @@ def make_page(studio: Studio) -> Page:
         run = find_inside(studio.place, request.query_params.get("run", ""))
         summary, losses = summarize_run(run), read_curves(run).evaluations
         steps = [int(path.name.removeprefix(STEP)) for path in list_checkpoints(run)]
-        datasets = [str(one.folder.relative_to(studio.place)) for one in list_content(studio.place).datasets if one.has_validation]
         return studio.render(
             "choose_page.html",
             "/choose",
@@ -75,7 +73,7 @@ def make_page(studio: Studio) -> Page:
             best=describe_best(summary),
             steps=[(step, losses.get(step)) for step in steps],
             speaks=summary.recipe in SPEECH,
-            data=[f"{one}/{VAL}" for one in datasets],
+            data=list_validation(studio.place),
             formats=FORMATS.get(summary.recipe, ()),
             is_selected=(run / "selection" / "selection.json").is_file(),
             has_table=(run / "selection" / SELECTION).is_file(),
@@ -92,6 +90,9 @@ def make_page(studio: Studio) -> Page:
         run = job.command.words[0] if job.command.verb == "select" and job.command.words else find_trained_run(job)
         return [link_to("Choose and export", "/choose", run=run)] if run else []
 
+    def show_again(command: JobCommand, _: str) -> Response:
+        return redirect_to("/choose", run=next(iter(command.words), ""))
+
     select = accept_command(
         studio,
         "/choose/select",
@@ -103,8 +104,11 @@ def make_page(studio: Studio) -> Page:
                 *flatten_options([("data", form.data), ("asr", form.asr)]),
             ],
         ),
+        show_again,
     )
-    export = accept_command(studio, "/choose/export", ExportForm, lambda form: ("export", list_export_words(studio.place, form)))
+    export = accept_command(
+        studio, "/choose/export", ExportForm, lambda form: ("export", list_export_words(studio.place, form)), show_again
+    )
     return Page(
         routes=(Route("GET", "/choose", query={"run": is_short}), *select[0], *export[0]),
         endpoints=(Endpoint("/choose", show), *select[1], *export[1]),

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route as Endpoint
 
 from overtone.finetune.pages.request_validation import RequestError, Route
+from overtone.finetune.storage import files
 from overtone.studio.jobs import job_queue, job_records
 from overtone.studio.jobs.job_progress import LogFollower, clean_log, read_progress
 from overtone.studio.jobs.job_records import ID, StopRequest, StudioJob
@@ -54,11 +55,13 @@ def make_page(studio: Studio) -> Page:
         return PlainTextResponse(clean_log(content), headers=UNSTORED)
 
     def stop(form: StopRequest, found: Mapping[str, str]) -> dict[str, str]:
-        job_queue.stop_job(find_job(studio, found["id"]), form.at_once)
+        with files.explain_write_errors(studio.place):
+            job_queue.stop_job(find_job(studio, found["id"]), form.at_once)
         return {}
 
     def repeat(_: Nothing, found: Mapping[str, str]) -> dict[str, str]:
-        return {"next": f"/job/{job_queue.repeat_job(studio.place, find_job(studio, found['id']))}"}
+        with files.explain_write_errors(studio.place):
+            return {"next": f"/job/{job_queue.repeat_job(studio.place, find_job(studio, found['id']))}"}
 
     return Page(
         routes=(

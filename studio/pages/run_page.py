@@ -19,7 +19,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import CHECKPOINTS, LOG, iterate_events
 from overtone.finetune.monitoring.run_summary import LONGEST_LINE, RunSummary, summarize_run
 from overtone.finetune.pages.request_validation import RequestError, Route
-from overtone.studio.folder_content import find_inside, list_content
+from overtone.studio.folder_content import find_content, find_file, find_inside
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import StudioJob
 from overtone.studio.jobs.job_runner import find_run_folder
@@ -41,7 +41,7 @@ def make_page(studio: Studio) -> Page:
         values = describe_run(studio, run)
         if request.url.path == "/run/live":
             return HTMLResponse(template.live_part(**values), headers=UNSTORED)
-        others = [str(one.folder.relative_to(studio.place)) for one in list_content(studio.place).runs if one.folder != run]
+        others = [str(one.relative_to(studio.place)) for one in find_content(studio.place).runs if one != run]
         return studio.render("run_page.html", "/run", others=others, live=template.live_part(**values), **values)
 
     def compare(request: Request) -> Response:
@@ -57,9 +57,8 @@ def make_page(studio: Studio) -> Page:
         )
 
     def play(request: Request) -> Response:
-        run, name = find_inside(studio.place, request.query_params.get("run", "")), request.query_params.get("file", "")
-        sound = run / name
-        if not sound.resolve().is_relative_to(run.resolve()) or sound.suffix not in SOUNDS or not sound.is_file():
+        sound = find_file(find_inside(studio.place, request.query_params.get("run", "")), request.query_params.get("file", ""), SOUNDS)
+        if sound is None:
             raise RequestError(404, "there is no such sound in this run", "unknown_url")
         return FileResponse(sound, media_type=SOUNDS[sound.suffix])
 

@@ -46,7 +46,6 @@ function follow(event) {
 }
 document.addEventListener("input", follow);
 document.addEventListener("change", follow);
-document.addEventListener("change", ({ target }) => target.matches("[data-reload]") && target.form.submit());
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-start]");
   if (!form) return;
@@ -70,4 +69,24 @@ document.addEventListener("click", async (event) => {
     }
   }
 });
+// A form that loads the page again for other data: what was entered in the form of its settings is entered there again.
+const isChanged = (field) => field.matches("select") ? !field.selectedOptions[0]?.defaultSelected && field.selectedIndex > 0
+  : field.type === "checkbox" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
+for (const form of document.querySelectorAll("form[data-carry]")) {
+  const settings = document.getElementById(form.dataset.carry), key = `settings of ${location.pathname}`;
+  const fields = [...(settings?.elements ?? [])].filter((field) => field.name && field.type !== "hidden");
+  const carried = JSON.parse(sessionStorage.getItem(key) ?? "{}");
+  if (settings) sessionStorage.removeItem(key);
+  for (const field of fields) {
+    if (!(field.name in carried)) continue;
+    if (field.type === "checkbox") field.checked = carried[field.name];
+    else field.value = carried[field.name];
+    delete carried[field.name];
+  }
+  if (settings && Object.keys(carried).length) say(`These have no such setting: ${Object.keys(carried).join(", ")}`);
+  form.addEventListener("submit", () => {
+    const changed = fields.filter(isChanged).map((field) => [field.name, field.type === "checkbox" ? field.checked : field.value]);
+    if (settings) sessionStorage.setItem(key, JSON.stringify(Object.fromEntries(changed)));
+  });
+}
 for (const form of document.querySelectorAll("form[data-command]")) preview(form, false);

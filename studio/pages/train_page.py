@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
-from overtone.data_prep.manifest import TRAIN, VAL
+from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
 from overtone.finetune.config import make_config_class
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.errors import UserError
-from overtone.finetune.pages.request_validation import Route
+from overtone.finetune.monitoring.run_records import read_json
+from overtone.finetune.pages.request_validation import RequestError, Route
 from overtone.finetune.recipe.discovery import find_recipe, load_options, load_released_models
 from overtone.finetune.storage import demo_models
-from overtone.studio.folder_content import DatasetKind, DatasetSummary, find_inside, list_content
+from overtone.studio.folder_content import DatasetKind, DatasetSummary, find_content, find_inside, read_kind
 from overtone.studio.jobs import job_records
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, is_short, link_to, require_name
+from overtone.studio.jobs.job_records import JobCommand
+from overtone.studio.page_interface import (
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    find_free_name,
+    is_job,
+    is_short,
+    link_to,
+    redirect_to,
+    require_name,
+)
 
 RECIPES: dict[DatasetKind, tuple[str, ...]] = {
     "voice": ("voice_clone", "codec_lm", "csm", "whisper"),
@@ -35,7 +47,7 @@ RECIPES: dict[DatasetKind, tuple[str, ...]] = {
 """Kind of a dataset → the recipes that train on it."""
 DEMO_BASES = {"voice_clone": "qwen3-tts-demo-base", "whisper": "whisper-demo-en"}
 """Recipe → its demo model, which trains on a CPU."""
-CHOSEN_BY_FORM = ("recipe", "run.dir", "data.train", "data.val", "model.lora")
+CHOSEN_BY_FORM = ("recipe", "run.dir", "data.train", "data.val", "model.lora", "model.quantization")
 """Keys that the form sets in another way."""
 MAIN = ("train.epochs", "train.steps", "train.lr", "train.micro_tokens", "eval.every", "checkpoint.every")
 """Keys that the form shows first."""
@@ -80,12 +92,15 @@ def make_page(studio: Studio) -> Page:
     def offer(dataset: DatasetSummary) -> Sequence[Link]:
         return [link_to("Train", "/train", dataset=str(dataset.folder.relative_to(studio.place)))]
 
-    training = accept_command(studio, "/train", TrainForm, lambda form: ("train", list_words(studio.place, form)))
-    planning = accept_command(studio, "/train/plan", TrainForm, lambda form: ("plan", list_words(studio.place, form)))
-    query = {"dataset": is_short, "recipe": is_short, "from": lambda text: re.fullmatch(job_records.ID, text) is not None}
-    return Page(
+    def show_again(_: JobCommand, id: str) -> Response:
+        return redirect_to("/train", **{"from": id})
+
+    training = accept_command(studio, "/train", TrainForm, lambda form: ("train", list_words(studio.place, form)), show_again)
+    planning = accept_command(studio, "/train/plan", TrainForm, lambda form: ("plan", list_words(studio.place, form)), show_again)
+    query = {"dataset": is_short, "recipe": is_short, "from": is_job}
+    return Page(  # the form itself comes first: it takes the settings of a job, too
         routes=(Route("GET", "/train", query=query), *training[0], *planning[0]),
-        endpoints=(Endpoint("/train", show), *training[1], *planning[1]),
+        endpoints=(Endpoint("/train", show, methods=["GET"]), *training[1], *planning[1]),
         label="Train",
         dataset_links=offer,
     )
@@ -93,22 +108,28 @@ def make_page(studio: Studio) -> Page:
 
 def prepare_form(studio: Studio, query: Mapping[str, str]) -> dict[str, object]:
     """Return the values of the form's template. `query`: `dataset` and `recipe`, or `from`, a job whose settings to use again."""
-    datasets = {str(one.folder.relative_to(studio.place)): one for one in list_content(studio.place).datasets}
+    datasets = [str(one.relative_to(studio.place)) for one in find_content(studio.place).datasets]
     job = job_records.read_job(studio.place, query["from"]) if "from" in query else None
+    if job is None and "from" in query:
+        raise RequestError(404, f"there is no job {query['from']}; its folder is gone", "unknown_job")
     words = job.command.words if job is not None else []
     given = {key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=False) if key.startswith("--")}
-    chosen = query.get("dataset") or str(Path(given.get("data.train", "")).parent)
-    dataset = datasets.get(chosen) or next(iter(datasets.values()), None)
-    if dataset is None:
-        return {"datasets": []}
-    recipes = RECIPES[dataset.kind]
+    chosen = query.get("dataset") or (str(Path(given.get("data.train", "")).parent) if job is not None else next(iter(datasets), ""))
+    if chosen not in datasets:
+        problem = f"{chosen} is no dataset in this folder any more; choose another one, or prepare it again." if chosen else ""
+        return {"datasets": datasets, "dataset": "", "problem": problem, "recipes": [], "from": query.get("from", "")}
+    recipes = list_recipes(studio.place / chosen)
     wanted = query.get("recipe") or given.get("recipe", "")
     recipe = wanted if wanted in recipes else recipes[0]
+    if recipe == "llm_dpo" and read_json(studio.place / chosen / SUMMARY).get("rows") == "labels":
+        given = {"options.objective": "kto", **given}
     settings = describe_settings(recipe)
-    name = Path(given["run.dir"]).name if "run.dir" in given else find_free_name(studio.place, dataset.folder.name)
+    name = Path(given["run.dir"]).name if "run.dir" in given else find_free_name(studio.place / RUNS, Path(chosen).name)
     return {
-        "datasets": list(datasets),
-        "dataset": str(dataset.folder.relative_to(studio.place)),
+        "datasets": datasets,
+        "dataset": chosen,
+        "problem": "",
+        "from": query.get("from", ""),
         "recipes": recipes,
         "recipe": recipe,
         "name": name,
@@ -120,6 +141,14 @@ def prepare_form(studio: Studio, query: Mapping[str, str]) -> dict[str, object]:
         "sections": group_settings(settings),
         "lora_text": next((one.text for one in settings if one.key == "model.lora.rank"), ""),
     }
+
+
+def list_recipes(dataset: Path) -> Sequence[str]:
+    """Return the recipes that train on a dataset, the one for its rows first."""
+    kind, rows = read_kind(dataset), read_json(dataset / SUMMARY).get("rows")
+    if kind == "chats" and rows in ("pairs", "labels"):
+        return ("llm_dpo", "llm_reward") if rows == "pairs" else ("llm_dpo",)
+    return RECIPES[kind]
 
 
 def list_words(place: Path, form: TrainForm) -> list[str]:
@@ -152,8 +181,11 @@ def _list_settings(folder: Path, own: Mapping[str, str]) -> Iterator[Setting]:
         kind, _, default = described.partition(", default ")
         parts = tuple(kind.split(" | "))
         listed = ("true", "false") if parts == ("bool",) else () if TYPES & {*parts} or len(parts) < 2 else parts
+        default = own.get(key, default)
+        if with_lora := own.get(f"lora.{key}"):
+            default = f"{default}, with LoRA {with_lora}"
         if key not in CHOSEN_BY_FORM:
-            yield Setting(key, kind, own.get(key, default), text, listed)
+            yield Setting(key, kind, default, text, listed)
 
 
 def group_settings(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
@@ -181,13 +213,3 @@ def list_local_models(place: Path) -> list[str]:
         if "config.json" in names and any(name.endswith(".safetensors") for name in names):
             found.append(str(below))
     return found
-
-
-def find_free_name(place: Path, name: str) -> str:
-    """Return the name of a new run for a dataset."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "run"
-    name, number = plain, 1
-    while (place / RUNS / name).exists():
-        number += 1
-        name = f"{plain}-{number}"
-    return name

@@ -11,15 +11,25 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route as Endpoint
 
-from overtone.data_prep.manifest import VAL
 from overtone.finetune.cli.list_runs import ExportSummary, summarize_export
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import RequestError, Route, is_loopback
 from overtone.finetune.pages.web_server import require_free_port
-from overtone.studio.folder_content import find_inside, list_content
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.folder_content import find_file, find_inside, list_validation
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_whispers
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, require_name
+from overtone.studio.page_interface import (
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    find_word,
+    flatten_options,
+    is_short,
+    link_to,
+    redirect_to,
+    require_name,
+)
 from overtone.studio.pages.choose_page import SPEECH
 from overtone.studio.pages.dataset_report import EVALUATION
 from overtone.studio.pages.run_page import SOUNDS
@@ -83,16 +93,16 @@ def make_page(studio: Studio) -> Page:
             texts=list_files(studio.place, (".txt", ".jsonl")),
             sounds=list_files(studio.place / SPOKEN, tuple(SOUNDS))[:MOST_SOUNDS],
             source=summary.source,
-            data=[f"{one.folder.relative_to(studio.place)}/{VAL}" for one in list_content(studio.place).datasets if one.has_validation],
+            data=list_validation(studio.place),
             whispers=list_whispers(),
             is_local=studio.host == "localhost" or is_loopback(studio.host),
             model_id=model.name,
         )
 
     def play(request: Request) -> Response:
-        path = studio.place / SPOKEN / request.query_params.get("file", "")
-        is_inside = path.resolve().is_relative_to(studio.place / SPOKEN) and not (studio.place / SPOKEN).is_symlink()
-        if not is_inside or path.suffix not in SOUNDS or not path.is_file():
+        spoken = studio.place / SPOKEN
+        path = None if spoken.is_symlink() else find_file(spoken, request.query_params.get("file", ""), SOUNDS)
+        if path is None:
             raise RequestError(404, "there is no such sound; reload the page", "unknown_url")
         return FileResponse(path, media_type=SOUNDS[path.suffix])
 
@@ -108,16 +118,19 @@ def make_page(studio: Studio) -> Page:
                 return [link_to(label, "/use", model=words[words.index(flag) + 1])]
         return []
 
+    def show_again(command: JobCommand, _: str) -> Response:
+        return redirect_to("/use", model=find_word(command.words, "--model"))
+
     speech = accept_command(
-        studio, "/use/speak", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=True))
+        studio, "/use/speak", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=True)), show_again
     )
     answer = accept_command(
-        studio, "/use/answer", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=False))
+        studio, "/use/answer", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=False)), show_again
     )
     evaluation = accept_command(
-        studio, "/use/evaluate", EvaluateForm, lambda form: ("eval-voice", list_evaluation_words(studio.place, form))
+        studio, "/use/evaluate", EvaluateForm, lambda form: ("eval-voice", list_evaluation_words(studio.place, form)), show_again
     )
-    server = accept_command(studio, "/use/serve", ServeForm, lambda form: ("serve", list_server_words(studio.place, form)))
+    server = accept_command(studio, "/use/serve", ServeForm, lambda form: ("serve", list_server_words(studio.place, form)), show_again)
     return Page(
         routes=(
             Route("GET", "/use", query={"model": is_short}),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep.cli.report import PAGE as REPORT
@@ -20,9 +20,20 @@ from overtone.studio.folder_content import find_inside
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_commands import show_command
 from overtone.studio.jobs.job_queue import repeat_job
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_hub_models
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, accept_json, answer_form, is_short, link_to
+from overtone.studio.page_interface import (
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    accept_json,
+    answer_form,
+    find_word,
+    is_short,
+    link_to,
+    redirect_to,
+)
 from overtone.studio.pages.dataset_review import make_address as make_review_address
 from overtone.studio.pages.train_page import list_local_models
 
@@ -64,10 +75,8 @@ def make_page(studio: Studio) -> Page:
             review_command=show_command("review", [name]),
         )
 
-    def show_settings(request: Request) -> Response:
-        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
-        words = job.command.words if job is not None else []
-        return RedirectResponse(make_address(find_out(words) or next(iter(words), "")), 303)
+    def show_again(command: JobCommand, _: str) -> Response:
+        return redirect_to("/voice/dataset", folder=find_word(command.words, "--out") or next(iter(command.words), ""))
 
     def build_stricter(form: DatasetForm) -> tuple[str, list[str]]:
         kept = list(require_voice_job(studio.place, form.folder).command.words)
@@ -78,16 +87,21 @@ def make_page(studio: Studio) -> Page:
 
     commands = [
         accept_command(
-            studio, "/voice/dataset/codes", CodesForm, lambda form: ("codes", [require_folder(studio, form.folder), "--model", form.model])
+            studio,
+            "/voice/dataset/codes",
+            CodesForm,
+            lambda form: ("codes", [require_folder(studio, form.folder), "--model", form.model]),
+            show_again,
         ),
-        accept_command(studio, "/voice/dataset/report", DatasetForm, lambda form: ("report", [require_folder(studio, form.folder)])),
-        accept_command(studio, "/voice/dataset/stricter", DatasetForm, build_stricter),
+        accept_command(
+            studio, "/voice/dataset/report", DatasetForm, lambda form: ("report", [require_folder(studio, form.folder)]), show_again
+        ),
+        accept_command(studio, "/voice/dataset/stricter", DatasetForm, build_stricter, show_again),
     ]
     return Page(
         routes=(
             Route("GET", "/voice/dataset", query={"folder": is_short}),
             accept_json("/voice/dataset/apply", DatasetForm),
-            Route("GET", r"/voice/dataset/(?:codes|report|stricter)", query={"from": is_short}),
             *(route for routes, _ in commands for route in routes),
         ),
         endpoints=(
@@ -97,7 +111,6 @@ def make_page(studio: Studio) -> Page:
                 DatasetForm,
                 lambda form, _: {"next": f"/job/{repeat_job(studio.place, require_voice_job(studio.place, form.folder))}"},
             ),
-            Endpoint("/voice/dataset/{step}", show_settings),
             *(endpoint for _, endpoints in commands for endpoint in endpoints),
         ),
         dataset_links=lambda one: (
@@ -126,13 +139,8 @@ def link_results(job: StudioJob) -> list[Link]:
     if job.command.verb == "codes" and words:
         return [(make_address(words[0]), "Back to the dataset")]
     if job.command.verb == "voice" and "--dry-run" in words:
-        return [(make_address(find_out(words)), "Back to the dataset")]
+        return [(make_address(find_word(words, "--out")), "Back to the dataset")]
     return []
-
-
-def find_out(words: list[str]) -> str:
-    """Return the folder that the words of `overtone voice` write; empty if they name none."""
-    return words[words.index("--out") + 1] if "--out" in words[:-1] else ""
 
 
 def find_voice_job(place: Path, folder: str) -> StudioJob | None:
@@ -143,7 +151,7 @@ def find_voice_job(place: Path, folder: str) -> StudioJob | None:
             job is not None
             and job.command.verb == "voice"
             and "--dry-run" not in job.command.words
-            and find_out(job.command.words) == folder
+            and find_word(job.command.words, "--out") == folder
         ):
             return job
     return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
-from starlette.requests import Request
+from pydantic import BaseModel, StringConstraints
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
@@ -15,8 +14,7 @@ from overtone.data_prep.transcription.demo_whisper import NAME as DEMO_WHISPER
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
-from overtone.studio.jobs import job_records
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_whispers
 from overtone.studio.page_interface import (
     FOLDER,
@@ -58,7 +56,7 @@ class ConsentForm(BaseModel, extra="forbid"):
     """The consent for a folder."""
 
     folder: str
-    who: str
+    who: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
     ground: Ground
 
 
@@ -80,11 +78,10 @@ class VoiceForm(BaseModel, extra="forbid"):
 def make_page(studio: Studio) -> Page:
     """Return the page."""
 
-    def show_settings(request: Request) -> Response:
-        job = job_records.read_job(studio.place, request.query_params.get("from", ""))
-        words = job.command.words if job is not None and job.command.verb == "voice" else [""]
+    def show_settings(command: JobCommand, _: str) -> Response:
+        words = command.words
         given = {key: value for key, value in pairwise(words) if key.startswith("--") and not value.startswith("--")}
-        return render_folder(words[0], given)
+        return render_folder(next(iter(words), ""), given)
 
     def render_folder(name: str, given: Mapping[str, str]) -> Response:
         folder = find_inside(studio.place, name)
@@ -112,15 +109,14 @@ def make_page(studio: Studio) -> Page:
         return {"next": make_address(make_upload_folder(studio.place, RECORDINGS, require_name("name", form.name)))}
 
     def give_consent(form: ConsentForm, _: Mapping[str, str]) -> dict[str, str]:
-        write_consent(find_inside(studio.place, form.folder), form.who.strip(), form.ground)
+        write_consent(find_inside(studio.place, form.folder), form.who, form.ground)
         return {"next": make_address(form.folder)}
 
-    routes, endpoints = accept_command(studio, "/voice/prepare", VoiceForm, lambda form: build_command(studio, form))
+    routes, endpoints = accept_command(studio, "/voice/prepare", VoiceForm, lambda form: build_command(studio, form), show_settings)
     return Page(
         routes=(
             Route("GET", "/voice"),
             Route("GET", "/voice/folder", query={"folder": is_short}),
-            Route("GET", "/voice/prepare", query={"from": is_short}),
             accept_json("/voice/new", FolderForm),
             accept_json("/voice/consent", ConsentForm),
             *routes,
@@ -128,7 +124,6 @@ def make_page(studio: Studio) -> Page:
         endpoints=(
             Endpoint("/voice", lambda _: studio.render("voice_list.html", "/voice", folders=count_files(studio.place, RECORDINGS))),
             Endpoint("/voice/folder", lambda request: render_folder(request.query_params.get("folder", ""), {})),
-            Endpoint("/voice/prepare", show_settings),
             answer_form("/voice/new", FolderForm, make_folder),
             answer_form("/voice/consent", ConsentForm, give_consent),
             *endpoints,

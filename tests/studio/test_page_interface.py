@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.studio.jobs.job_records import JobCommand
-from overtone.studio.page_interface import find_target, flatten_options, format_age, is_short, require_name
+from overtone.studio.page_interface import JINJA, find_free_name, find_target, flatten_options, format_age, is_short, require_name
+from tests.data_prep.conftest import MARKUP
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,21 @@ def test_a_job_is_named_by_what_it_writes(words: list[str], target: str) -> None
     assert find_target(JobCommand(verb="train", words=words)) == target
 
 
+def test_a_new_name_is_free(tmp_path: Path) -> None:
+    assert find_free_name(tmp_path, MARKUP) == "img-src-x-onerror-alert-1"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b-2.wav").touch()
+    (tmp_path / "b").symlink_to("none")
+    assert find_free_name(tmp_path, "a") == "a-2" and find_free_name(tmp_path, "ä") == "new"
+    assert find_free_name(tmp_path, "b", ".wav") == "b-3"
+
+
+@pytest.mark.parametrize(("name", "is_so"), [("Zoë", True), ("caf\udce9", False)])
+def test_names_that_are_not_utf8(name: str, is_so: bool) -> None:
+    assert JINJA.tests["utf8"](name) == is_so
+
+
 def test_options_without_a_value_are_left_out() -> None:
     assert flatten_options([("a", 1), ("b", None), ("c", ""), ("d.e", "x y")]) == ["--a", "1", "--d.e", "x y"]
     assert flatten_options([("as", "-- Anna"), ("b", -1)]) == ["--as=-- Anna", "--b=-1"]
-    assert is_short("a" * 500) and not is_short("a" * 501)
+    assert is_short("a" * 500) and not is_short("a" * 501) and not is_short("\0")

@@ -51,6 +51,15 @@ def test_folders_outside_are_refused(folder: str, app: App, tmp_path: Path) -> N
     assert "detail" in post(app, "/chats/prepare", folder=folder, name="us")
 
 
+def test_the_last_option_of_a_job_is_shown_again(app: App, tmp_path: Path) -> None:
+    (tmp_path / "chats" / "us").mkdir(parents=True)
+    (tmp_path / "chats" / "us" / "a.jsonl").touch()
+    words = build_command(tmp_path, ChatForm(folder="chats/us", name="us", rows="raw"))[1]
+    id = make_folder(tmp_path, command={"verb": "text", "words": words}).name
+    assert words[-1] == "--raw"
+    assert 'value="raw" selected' in app.ask("GET", "/chats/prepare", query=b"from=" + id.encode()).body.decode()
+
+
 def test_the_settings_of_a_job_are_shown_again(app: App, tmp_path: Path) -> None:
     folder = tmp_path / "chats" / MARKUP.replace("/", "_")
     folder.mkdir(parents=True)

@@ -16,10 +16,10 @@ from overtone.finetune.recipe.discovery import load_options
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs import job_queue, job_records
 from overtone.studio.pages import train_page
-from overtone.studio.pages.train_page import RECIPES, TrainForm, describe_settings, find_free_name, list_local_models, list_words
+from overtone.studio.pages.train_page import RECIPES, TrainForm, describe_settings, list_local_models, list_words
 from overtone.studio.studio_app import make_application
 from tests.asgi import App
-from tests.data_prep.conftest import MARKUP
+from tests.studio.jobs.test_job_records import make_folder
 from tests.studio.test_folder_content import write_dataset
 
 FORM = {"recipe": "llm_sft", "dataset": "data/my chats", "name": "mine", "model": "Qwen/Qwen3-0.6B"}
@@ -104,10 +104,38 @@ def test_a_refused_setting_starts_nothing(app: App, place: Path) -> None:
     assert app.ask("POST", "/train", json.dumps({**FORM, "train.lr": [1]}).encode()).status == 400
 
 
-def test_a_new_run_has_a_free_name(tmp_path: Path) -> None:
-    assert find_free_name(tmp_path, MARKUP) == "img-src-x-onerror-alert-1"
-    (tmp_path / "runs" / "a").mkdir(parents=True)
-    assert find_free_name(tmp_path, "a") == "a-2" and find_free_name(tmp_path, "ä") == "run"
+def test_a_dataset_that_is_gone_is_named_and_replaced_by_none(app: App, place: Path) -> None:
+    words = ["--recipe", "llm_sft", "--data.train", "data/gone/train.jsonl", "--run.dir", "runs/mine"]
+    id = make_folder(place, command={"verb": "train", "words": words, "page": "/train"}).name
+    for query in (f"from={id}", "dataset=data/gone"):
+        page = app.ask("GET", "/train", query=query.encode()).body.decode()
+        assert "data/gone is no dataset" in page and "Start training" not in page and '<option value="" selected>' in page
+    again = app.ask("GET", "/train", query=f"from={id}&dataset=data/voice".encode()).body.decode()
+    assert f'name="from" value="{id}"' in again and "Start training" in again and "no dataset" not in again
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "objective"), [("pairs", "llm_dpo", ""), ("labels", "llm_dpo", "kto"), ("chats", "llm_sft", ""), ([], "llm_sft", "")]
+)
+def test_the_recipe_for_the_rows_comes_first(rows: object, first: str, objective: str, app: App, place: Path) -> None:
+    write_dataset(place / "data" / "rows", made_by="overtone text", rows=rows)
+    page = app.ask("GET", "/train", query=b"dataset=data/rows").body.decode()
+    assert f"<option selected>{first}</option>" in page and ("<option selected>kto</option>" in page) == bool(objective)
+
+
+def test_the_form_alone_chooses_quantization(app: App, place: Path) -> None:
+    words = ["--recipe", "llm_sft", "--data.train", "data/my chats/train.jsonl", "--model.lora", "true", "--model.quantization", "nf4"]
+    id = make_folder(place, command={"verb": "train", "words": words, "page": "/train"}).name
+    page = app.ask("GET", "/train", query=f"from={id}".encode()).body.decode()
+    assert '<option value="qlora" selected>' in page and 'name="model.quantization"' not in page
+    assert list_words(place, TrainForm.model_validate({**FORM, "adapters": "qlora"})).count("--model.quantization") == 1
+    with pytest.raises(UserError, match="is no setting"):
+        list_words(place, TrainForm.model_validate({**FORM, "adapters": "lora", "model.quantization": "nf4"}))
+
+
+def test_the_default_with_lora_is_shown() -> None:
+    (rate,) = (one for one in describe_settings("llm_sft") if one.key == "train.lr")
+    assert rate.default == "3e-05, with LoRA 0.0003"
 
 
 def test_models_of_the_folder_are_offered(tmp_path: Path) -> None:

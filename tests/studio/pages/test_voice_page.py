@@ -45,6 +45,14 @@ def test_a_folder_asks_for_the_consent_once(app: App, tmp_path: Path) -> None:
     assert "Why may a model" not in page and "&lt;img src=x" in page and MARKUP not in page
 
 
+@pytest.mark.parametrize("who", ["", "  ", "x" * 201])
+def test_a_consent_has_a_name(who: str, app: App, tmp_path: Path) -> None:
+    post(app, "/voice/new", name="me")
+    answer = post(app, "/voice/consent", folder="recordings/me", who=who, ground="own")
+    assert answer["status"] == 400 and "who: " in answer["error"]["message"]
+    assert not (tmp_path / "recordings/me/speaker_consent.json").exists()
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a b", MARKUP, "x" * 81])
 def test_names_of_folders(name: str, app: App) -> None:
     assert post(app, "/voice/new", name=name)["status"] == 400
