@@ -19,6 +19,8 @@ from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG, read_json
 from overtone.finetune.monitoring.run_summary import RunSummary, count_bytes, is_run, summarize_run
 
 Summary = TypeVar("Summary")
+PLACE = Path(".studio")
+"""Folder of the studio's records, in the folder that it shows."""
 DatasetKind = Literal["voice", "chats", "images"]
 KINDS: dict[str, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images"}
 """The value of `made_by` in summary.json → the kind of the dataset; a voice dataset has no such value."""

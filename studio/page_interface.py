@@ -24,6 +24,7 @@ from overtone.finetune.monitoring.run_summary import RunSummary
 from overtone.finetune.pages.jinja_environment import make_environment
 from overtone.finetune.pages.request_validation import LARGEST_JSON, RequestError, Route, parse_body
 from overtone.finetune.storage import files
+from overtone.finetune.terminal import printable
 from overtone.studio.folder_content import DatasetSummary
 from overtone.studio.jobs.job_commands import check_command, show_command
 from overtone.studio.jobs.job_queue import start_job
@@ -111,8 +112,8 @@ def find_target(command: JobCommand) -> str:
     for flag in ("--run.dir", "--out", "--to"):
         for index, word in enumerate(command.words[:-1]):
             if word == flag:
-                return command.words[index + 1][:80]
-    return command.words[0][:80] if command.words and not command.words[0].startswith("--") else ""
+                return printable(command.words[index + 1][:80])
+    return printable(command.words[0][:80]) if command.words and not command.words[0].startswith("--") else ""
 
 
 JINJA = make_jinja()

@@ -84,12 +84,15 @@ def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
         file.write(data)
 
 
-def write_if_absent(path: Path, data: bytes) -> bool:
-    """As `write_bytes`, but does not replace an existing file; returns whether this call created it. Safe among processes."""
+def write_if_absent(path: Path, data: bytes, mode: int = 0o666) -> bool:
+    """As `write_bytes`, but does not replace an existing file; returns whether this call created it. Safe among processes.
+
+    `mode`: permissions of the file, without those that the umask removes.
+    """
     temporary = _name_temporary(path)
     with open_folder(path.parent, create=True) as folder:
         try:
-            with explain_full_disk(path, len(data)), _create(temporary, folder) as file:
+            with explain_full_disk(path, len(data)), _create(temporary, folder, mode) as file:
                 file.write(data)
                 _sync(file, temporary)
             if not _link_if_absent(temporary, path, folder, folder):
@@ -564,10 +567,10 @@ def _name_temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
 
 
-def _create(path: Path, folder: int) -> IO[bytes]:
+def _create(path: Path, folder: int, mode: int = 0o666) -> IO[bytes]:
     """A new file in the folder of this handle."""
     _about_to("write", path)
-    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb")
+    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder, mode), "wb")
 
 
 def _open_to_write(path: Path, flags: int) -> IO[bytes]:

@@ -71,17 +71,17 @@ def open_folder(path: Path, create: bool = False) -> Iterator[int]:
         os.close(handle)
 
 
-def open_file(path: Path, flags: int, folder: int | None = None) -> int:
-    """Descriptor of a regular file. `folder`: handle of its folder, if that is open already.
+def open_file(path: Path, flags: int, folder: int | None = None, mode: int = 0o666) -> int:
+    """Descriptor of a regular file. `folder`: handle of its folder, if that is open already. `mode`: permissions of a new file.
 
     Raises `UserError` if the path is a link, a FIFO, a device, a socket or a folder, and `OSError` as `os.open`.
     """
     if folder is None:
         with open_folder(path.parent) as folder:
-            return open_file(path, flags, folder)
+            return open_file(path, flags, folder, mode)
     try:
         # Without O_NONBLOCK, the opening of a FIFO would wait for a reader.
-        descriptor = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        descriptor = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a FIFO without a reader, or a socket
             refuse_irregular(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,13 +11,14 @@ from typing import Literal
 from overtone.data_prep.transcription.faster_whisper_engine import PREFIX
 from overtone.finetune.addresses import hide_word
 from overtone.finetune.argument_parsing import check_choice
-from overtone.finetune.command_lines import join_words
 from overtone.finetune.config import Config, list_command_line_keys
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_sources import parse_overrides
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.recipe.discovery import find_recipe, load_options
+from overtone.finetune.terminal import printable
+from overtone.studio.uploads.speaker_consent import require_consent
 
 QUEUED = ("voice", "codes", "train", "select", "eval-voice", "generate")
 """Verbs that need the GPU or all cores: one at a time."""
@@ -69,8 +71,9 @@ ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*::?//", re.IGNORECASE)
 
 
 def check_command(place: Path, verb: str, words: Sequence[str]) -> None:
-    """Raise `UserError` for a command that the studio does not start: another verb or flag, a recipe that is code of its own, or a path
-    outside of `place`, also through a link. A job's record may come from a downloaded folder, so it is checked before each start."""
+    """Raise `UserError` for a command that the studio does not start: another verb or flag, a recipe that is code of its own, a path
+    outside of `place`, also through a link, or recordings without the consent of their speaker. A job's record may come from a downloaded
+    folder, so it is checked before each start."""
     if verb not in FLAGS:
         raise UserError(f"the studio does not start `overtone {verb}`; its verbs are {', '.join(FLAGS)}")
     if len(words) > MOST_WORDS:
@@ -85,6 +88,9 @@ def check_command(place: Path, verb: str, words: Sequence[str]) -> None:
     for flag, value in options:
         if not flag or FLAGS[verb][flag] == "path":
             _check_path(place, value)
+    for flag, value in options:
+        if not flag and verb == "voice":
+            require_consent(place, value)
 
 
 def split_words(verb: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -153,5 +159,11 @@ def _check_path(place: Path, given: str) -> None:
 
 
 def show_command(verb: str, words: Sequence[str]) -> str:
-    """Return the command line for a shell in the studio's folder."""
-    return join_words(["overtone", verb, *words])
+    """Return the command line for a shell in the studio's folder. A word with control characters, or with those that reverse the order of
+    a text, is written with escape sequences, which bash reads."""
+    shown = []
+    for word in map(hide_word, words):
+        escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+        visible = "".join(one if printable(one) == one else f"\\U{ord(one):08x}" for one in escaped)
+        shown.append(shlex.quote(word) if printable(word) == word else f"$'{visible}'")
+    return " ".join(["overtone", verb, *shown])

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, folder_handles
-from overtone.studio.jobs import job_records
+from overtone.studio.folder_content import PLACE
+from overtone.studio.jobs import job_records, job_signatures
 from overtone.studio.jobs.job_commands import QUEUED, check_command
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 
@@ -28,11 +29,13 @@ def start_job(place: Path, verb: str, words: Sequence[str], page: str = "") -> s
     """
     check_command(place, verb, words)
     id = job_records.make_id()
+    command = JobCommand(verb=verb, words=list(words), page=page)
+    command.signature = job_signatures.sign_text(command.format_for_signature(id))
     folder = place / job_records.JOBS / id
-    files.make_private(place / job_records.PLACE)
+    files.make_private(place / PLACE)
     files.make_folder(folder.parent)
     with files.new_folder(folder) as temporary:
-        job_records.write_record(temporary / job_records.COMMAND, JobCommand(verb=verb, words=list(words), page=page))
+        job_records.write_record(temporary / job_records.COMMAND, command)
         held = folder_handles.open_file(temporary / job_records.LOCK, os.O_RDWR | os.O_CREAT)
         try:  # before anyone can see the folder: its runner inherits the lock, so that the job never looks lost
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,6 +71,7 @@ def _start_runner(place: Path, id: str, held: int) -> None:
 
 def repeat_job(place: Path, job: StudioJob) -> str:
     """Start the command of a job that has ended again, as a new job, which resumes what the verb can resume; returns its id."""
+    _require_own(job)
     if job.is_active:
         raise UserError(f"job {job.id} has not ended; stop it first")
     return start_job(place, job.command.verb, job.command.words, job.command.page)
@@ -75,11 +79,17 @@ def repeat_job(place: Path, job: StudioJob) -> str:
 
 def stop_job(job: StudioJob, at_once: bool) -> None:
     """Request that a job ends: training saves first, unless `at_once`. Raises `UserError` if it has ended already."""
+    _require_own(job)
     if not job.is_active:
         raise UserError(f"job {job.id} has ended already; reload the page")
     job_records.write_record(job.folder / job_records.STOP, job_records.StopRequest(at_once=at_once))
     if job.process is not None and not job_records.is_process(*job.process.runner):  # its runner was killed and cannot pass it on
         signal_child(job.process.child, at_once)
+
+
+def _require_own(job: StudioJob) -> None:
+    if not job.is_own:  # its record came with the folder: it may name any command, and any process of this machine
+        raise UserError(f"job {job.id} was not started by you on this machine; read its command, and start it in a terminal")
 
 
 def signal_child(child: tuple[int, float], at_once: bool) -> None:
@@ -93,7 +103,19 @@ def signal_child(child: tuple[int, float], at_once: bool) -> None:
             os.kill(child[0], signal.SIGTERM)
 
 
-def list_ahead(place: Path, id: str) -> list[StudioJob]:
-    """Return the jobs that the queue runs before a job, the first one first."""
-    earlier = [job for other in job_records.list_ids(place) if other < id and (job := job_records.read_job(place, other)) is not None]
-    return [job for job in earlier if job.is_active and job.command.verb in QUEUED]
+def list_ahead(place: Path, id: str, passed: set[str]) -> list[StudioJob]:
+    """Return the jobs that the queue runs before a job, the first one first.
+
+    `passed`: ids of jobs that need not be read, as they have ended or do not use the queue; those that are found are added.
+    """
+    ahead = list[StudioJob]()
+    for other in job_records.list_ids(place):
+        if other >= id or other in passed:
+            continue
+        has_ended = folder_handles.stat_without_following(place / job_records.JOBS / other / job_records.EXIT) is not None
+        job = None if has_ended else job_records.read_job(place, other)
+        if job is not None and job.is_active and job.command.verb in QUEUED:
+            ahead.append(job)
+        else:
+            passed.add(other)
+    return ahead

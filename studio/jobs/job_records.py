@@ -8,6 +8,7 @@ from __future__ import annotations
 import calendar
 import contextlib
 import fcntl
+import json
 import os
 import re
 import stat
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import psutil
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, folder_handles, strict_json
+from overtone.studio.folder_content import PLACE
+from overtone.studio.jobs import job_signatures
 
-PLACE = Path(".studio")
-"""Folder of the studio's records, in the folder that it shows."""
 JOBS = PLACE / "jobs"
 QUEUE_LOCK = PLACE / "queue.lock"
 COMMAND, LOG, PROCESS, STOP, EXIT, LOCK = "command.json", "log.txt", "process.json", "stop.json", "exit.json", "lock"
@@ -39,10 +40,16 @@ JobState = Literal["waiting", "running", "done", "stopped", "failed", "lost"]
 class JobCommand(BaseModel, extra="forbid"):
     """The command of a job."""
 
-    verb: str
+    verb: str = Field(pattern=r"^[a-z][a-z-]{0,39}$")
     words: list[str]
     page: str = ""
     """Address of the page that made the job, to change its settings; empty if none did."""
+    signature: str = ""
+    """Signature of the user who started the job."""
+
+    def format_for_signature(self, id: str) -> str:
+        """Return the text that is signed for the job with this id."""
+        return json.dumps([id, self.verb, self.words, self.page])
 
 
 class JobProcess(BaseModel):
@@ -81,6 +88,8 @@ class StudioJob:
     process: JobProcess | None
     end: JobEnd | None
     stop: StopRequest | None
+    is_own: bool
+    """True if this user started it on this machine; False for a job that came with the folder."""
 
     @property
     def id(self) -> str:
@@ -129,7 +138,8 @@ def read_job(place: Path, id: str) -> StudioJob | None:
     # The lock comes first: a job that ends in between has written its end before it gave up the lock.
     is_held = holds_lock(folder / LOCK)
     end, process, stop = _read(folder / EXIT, JobEnd), _read(folder / PROCESS, JobProcess), _read(folder / STOP, StopRequest)
-    return StudioJob(folder, command, find_state(is_held, process, end), process, end, stop)
+    is_own = job_signatures.is_signed(command.format_for_signature(id), command.signature)
+    return StudioJob(folder, command, find_state(is_held, process, end), process, end, stop, is_own)
 
 
 def find_state(is_held: bool, process: JobProcess | None, end: JobEnd | None) -> JobState:

@@ -90,8 +90,9 @@ def _read(place: Path, id: str) -> StudioJob:
 
 def wait_for_turn(place: Path, id: str, queue: int) -> bool:
     """Wait until no earlier job is in the queue and its lock is free, and take it; returns False if the job was stopped before."""
+    passed = set[str]()
     while _read(place, id).stop is None:
-        if not list_ahead(place, id):
+        if not list_ahead(place, id, passed):
             try:
                 fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

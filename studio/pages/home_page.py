@@ -84,4 +84,4 @@ def collect_links(studio: Studio, kind: str, one: object) -> list[Link]:
 def list_rows(place: Path) -> list[tuple[StudioJob, JobProgress, int]]:
     """Return the newest jobs with their progress and the number of jobs before them, the newest first."""
     found = [job for id in job_records.list_ids(place)[: -SHOWN - 1 : -1] if (job := job_records.read_job(place, id)) is not None]
-    return [(job, read_progress(job), len(list_ahead(place, job.id)) if job.state == "waiting" else 0) for job in found]
+    return [(job, read_progress(job), len(list_ahead(place, job.id, set())) if job.state == "waiting" else 0) for job in found]

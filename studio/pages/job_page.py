@@ -99,7 +99,7 @@ def render_actions(studio: Studio, job: StudioJob) -> str:
 def describe_job(studio: Studio, job: StudioJob) -> dict[str, object]:
     """Return what the page's script shows of a job, without its log."""
     progress = read_progress(job)
-    ahead = job_queue.list_ahead(studio.place, job.id) if job.state == "waiting" else []
+    ahead = job_queue.list_ahead(studio.place, job.id, set()) if job.state == "waiting" else []
     text = f"waits for {len(ahead)} jobs" if len(ahead) > 1 else f"waits for {ahead[0].command.verb}" if ahead else progress.text
     template: Any = JINJA.get_template("studio_templates.html").module
     return {

@@ -144,11 +144,12 @@ def link_results(job: StudioJob) -> list[Link]:
 
 
 def find_voice_job(place: Path, folder: str) -> StudioJob | None:
-    """Return the last job that prepared a dataset; None if it was made in a terminal."""
+    """Return the last job of this user that prepared a dataset; None if it was made in a terminal, or on another machine."""
     for id in reversed(job_records.list_ids(place)):
         job = job_records.read_job(place, id)
         if (
             job is not None
+            and job.is_own
             and job.command.verb == "voice"
             and "--dry-run" not in job.command.words
             and find_word(job.command.words, "--out") == folder

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep.transcription.demo_whisper import NAME as DEMO_WHISPER
-from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
@@ -141,9 +140,8 @@ def make_address(folder: str) -> str:
 
 
 def build_command(studio: Studio, form: VoiceForm) -> tuple[str, list[str]]:
-    """Return the command that prepares the recordings. Raises `UserError` for a folder without consent or a name that cannot be one."""
-    if read_consent(find_inside(studio.place, form.folder)) is None:
-        raise UserError(f"{form.folder} has no {CONSENT}; open the folder's page and give the consent of the speaker first")
+    """Return the command that prepares the recordings. Raises `UserError` for what is no folder, and a name that cannot be one."""
+    find_inside(studio.place, form.folder)
     words = [form.folder, "--out", f"data/{require_name('dataset', form.name)}"]
     words += ["--transcripts"] if form.transcripts == "yes" else ["--whisper", form.whisper or "small"]
     if form.speakers == "one":

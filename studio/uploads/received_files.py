@@ -13,7 +13,7 @@ from pathlib import Path
 
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.storage import files, folder_handles
-from overtone.studio.jobs.job_records import PLACE
+from overtone.studio.folder_content import PLACE
 from overtone.studio.uploads.file_names import make_safe_path
 from overtone.studio.uploads.speaker_consent import CONSENT
 

@@ -43,6 +43,12 @@ def read_consent(folder: Path) -> SpeakerConsent | None:
         raise UserError(f"{path} is not a consent that the studio wrote; remove the file and give the consent again") from error
 
 
+def require_consent(place: Path, folder: str) -> None:
+    """Raise `UserError` for a folder of recordings without consent. `folder`: relative to `place`, the studio's folder."""
+    if read_consent(place / folder) is None:
+        raise UserError(f"{folder} has no {CONSENT}; open the folder's page and give the consent of the speaker first")
+
+
 def write_consent(folder: Path, who: str, ground: Ground) -> None:
     """Write the consent into a folder. Raises `UserError` if there is one."""
     consent = SpeakerConsent(who=who, when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text=TEXTS[ground])

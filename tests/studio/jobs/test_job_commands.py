@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from overtone.__main__ import GROUPS
 from overtone.data_prep.cli import codes, report, text, voice
 from overtone.finetune.cli import export
 from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import printable
 from overtone.recipes.language.cli.arguments import make_generate_parser
 from overtone.studio.jobs import job_commands
 from overtone.studio.jobs.job_commands import FLAGS, check_command, show_command
+from overtone.studio.uploads.speaker_consent import write_consent
 
 TRAIN = ["--recipe", "llm_sft", "--data.train", "data/a b/train.jsonl", "--run.dir=runs/a", "--model.source", "Qwen/Qwen3-0.6B"]
 VOICE_PROMPTS = ["--recipe", "voice_clone", "--sample.prompts", '["me|See https://a/b.", "/", "~"]', "--options.speaker", "~ Anna"]
@@ -35,6 +38,8 @@ MODEL = ["--model", "exports/a"]
     ],
 )
 def test_commands_of_the_pages_are_accepted(verb: str, words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    write_consent(tmp_path / "rec", "Ann", "own")
     check_command(tmp_path, verb, words)
     assert set(FLAGS) <= {verb for group in GROUPS.values() for verb in group}
     assert {*job_commands.QUEUED, *job_commands.SERVERS} <= set(FLAGS)
@@ -109,6 +114,7 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
         ("plan", ["--recipe", "llm_sft", "--data.train", '["/etc/passwd"]'], "/etc/passwd leads out"),
         ("train", ["--recipe", "llm_sft", "--run.dir", "'/tmp/x'"], "/tmp/x leads out"),
         ("train", ["--recipe", "whisper", "--sample.prompts", '["/etc/passwd"]'], "/etc/passwd leads out"),
+        ("voice", ["rec", "--out", "data/me"], "rec has no speaker_consent.json"),
         ("voice", ["rec", "--out", "data/me", "--whisper", "faster-whisper:/etc"], "faster-whisper:/etc leads out"),
     ],
 )
@@ -116,6 +122,14 @@ def test_other_commands_are_refused(verb: str, words: list[str], reason: str, tm
     (tmp_path / "link").symlink_to("/tmp")
     with pytest.raises(UserError, match=reason):
         check_command(tmp_path, verb, words)
+
+
+@pytest.mark.parametrize("word", ["a\u202eb's", "\x1b[31m\\", "\x85\u00ad", "It's\n\t\u00e9"])
+def test_a_shown_command_hides_no_character_and_is_the_same(word: str) -> None:
+    shown = show_command("generate", ["--text", word])
+    assert printable(shown) == shown
+    done = subprocess.run(["bash", "-c", f'overtone() {{ printf %s "$3"; }}; {shown}'], capture_output=True, check=True, timeout=60)
+    assert done.stdout.decode() == word
 
 
 def test_a_shown_command_is_quoted_for_a_shell() -> None:

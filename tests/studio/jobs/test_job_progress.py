@@ -15,7 +15,7 @@ TRAINING = "$ overtone train\n  steps     100 of them\nstep 5/20  loss 1.25  30 
 
 def make_job(folder: Path, log: str, state: JobState = "running", verb: str = "train") -> StudioJob:
     (folder / job_records.LOG).write_bytes(log.encode("utf-8", "surrogateescape"))
-    return StudioJob(folder, JobCommand(verb=verb, words=[]), state, None, JobEnd(code=1, stopped=False, ended=0), None)
+    return StudioJob(folder, JobCommand(verb=verb, words=[]), state, None, JobEnd(code=1, stopped=False, ended=0), None, is_own=True)
 
 
 def test_the_time_left_is_shown_while_a_job_runs(tmp_path: Path) -> None:

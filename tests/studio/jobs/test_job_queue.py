@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.studio.jobs import job_queue, job_records
-from overtone.studio.jobs.job_records import StudioJob
+from overtone.studio.jobs.job_records import JobEnd, StudioJob
+from tests.studio.jobs.test_job_records import make_folder
 from tests.studio.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -46,16 +48,48 @@ def test_a_failed_job_keeps_its_error_and_can_be_repeated(tmp_path: Path) -> Non
 def test_no_job_is_made_of_a_command_that_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leads out"):
         job_queue.start_job(tmp_path, "report", ["/etc"])
-    assert not (tmp_path / job_records.PLACE).exists()
+    assert not (tmp_path / ".studio").exists()
 
 
-def test_the_repeated_record_of_a_stranger_is_checked(tmp_path: Path) -> None:
-    folder = tmp_path / job_records.JOBS / job_records.make_id()
-    folder.mkdir(parents=True)
-    (folder / job_records.COMMAND).write_text('{"verb": "train", "words": ["--recipe", "evil/recipe"]}')
+def test_a_job_that_came_with_the_folder_is_not_repeated_or_stopped(tmp_path: Path) -> None:
+    job = read(tmp_path, make_folder(tmp_path, is_own=False).name)
+    with pytest.raises(UserError, match="was not started by you"):
+        job_queue.repeat_job(tmp_path, job)
+    with pytest.raises(UserError, match="was not started by you"):
+        job_queue.stop_job(job, at_once=True)
+    assert job_records.list_ids(tmp_path) == [job.id]
+
+
+def test_a_repeated_record_is_checked(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, command={"verb": "train", "words": ["--recipe", "evil/recipe"]})
     with pytest.raises(UserError, match="no such choice"):
         job_queue.repeat_job(tmp_path, read(tmp_path, folder.name))
-    assert len(job_records.list_ids(tmp_path)) == 1
+    recordings = make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/me"]})
+    (tmp_path / "rec").mkdir()
+    with pytest.raises(UserError, match="has no speaker_consent"):
+        job_queue.repeat_job(tmp_path, read(tmp_path, recordings.name))
+    assert len(job_records.list_ids(tmp_path)) == 2
+
+
+def test_jobs_that_have_ended_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, lost = (make_folder(tmp_path, command={"verb": "train", "words": []}) for _ in range(2))
+    job_records.write_record(done / job_records.EXIT, JobEnd(code=0, stopped=False, ended=1))
+    held = []
+    for verb in ("train", "text"):
+        folder = make_folder(tmp_path, command={"verb": verb, "words": []})
+        held.append(os.open(folder / job_records.LOCK, os.O_RDWR))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+        if verb == "train":
+            active = folder
+    was_read, read_job = list[str](), job_records.read_job
+    monkeypatch.setattr(job_records, "read_job", lambda place, id: was_read.append(id) or read_job(place, id))
+    passed = set[str]()
+    for expected in ([lost.name, active.name, folder.name], [active.name]):
+        was_read.clear()
+        assert [job.id for job in job_queue.list_ahead(tmp_path, "9", passed)] == [active.name] and was_read == expected
+    assert passed == {done.name, lost.name, folder.name}
+    for one in held:
+        os.close(one)
 
 
 def test_a_planted_link_is_refused(tmp_path: Path) -> None:

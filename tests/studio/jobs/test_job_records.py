@@ -12,16 +12,20 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.studio.jobs import job_records
-from overtone.studio.jobs.job_records import JobEnd, JobProcess, find_state
+from overtone.studio.jobs.job_records import JobCommand, JobEnd, JobProcess, find_state
+from overtone.studio.jobs.job_signatures import sign_text
 
 PROCESS = JobProcess(runner=(1, 0.0), child=(2, 0.0), started=0.0)
 
 
-def make_folder(place: Path, id: str | None = None, command: object = None) -> Path:
+def make_folder(place: Path, id: str | None = None, command: dict[str, object] | None = None, is_own: bool = True) -> Path:
     folder = place / job_records.JOBS / (id or job_records.make_id())
     folder.mkdir(parents=True)
     (folder / job_records.LOCK).touch()
-    (folder / job_records.COMMAND).write_text(json.dumps(command or {"verb": "report", "words": ["runs/a"], "page": "/train"}))
+    record = JobCommand.model_validate(command or {"verb": "report", "words": ["runs/a"], "page": "/train"})
+    if is_own:
+        record.signature = sign_text(record.format_for_signature(folder.name))
+    job_records.write_record(folder / job_records.COMMAND, record)
     return folder
 
 
@@ -59,10 +63,37 @@ def test_jobs_are_listed_in_the_order_of_their_start(tmp_path: Path) -> None:
     assert [job.id for job in job_records.list_jobs(tmp_path)] == names and job_records.list_ids(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("command", [[], {"verb": "check"}, {"verb": 1, "words": []}, {"verb": "check", "words": [], "more": 1}])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        {"verb": "check"},
+        {"verb": 1, "words": []},
+        {"verb": "check", "words": [], "more": 1},
+        {"verb": "check \u202e", "words": []},
+    ],
+)
 def test_a_record_that_is_something_else_counts_as_missing(command: object, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, command=command or [1])
+    folder = make_folder(tmp_path)
+    (folder / job_records.COMMAND).write_text(json.dumps(command))
     assert job_records.read_job(tmp_path, folder.name) is None and job_records.list_jobs(tmp_path) == []
+
+
+def test_a_job_is_own_if_this_user_has_signed_all_of_it(tmp_path: Path) -> None:
+    def is_own(id: str) -> bool:
+        job = job_records.read_job(tmp_path, id)
+        assert job is not None
+        return job.is_own
+
+    folder = make_folder(tmp_path)
+    assert is_own(folder.name) and not is_own(make_folder(tmp_path, is_own=False).name)
+    moved = folder.rename(folder.with_name(job_records.make_id()))
+    assert not is_own(moved.name)
+    folder = make_folder(tmp_path)
+    record = json.loads((folder / job_records.COMMAND).read_text())
+    for change in ({"verb": "export"}, {"words": ["runs/b"]}, {"page": "/use"}, {"signature": "\u00e9"}):
+        (folder / job_records.COMMAND).write_text(json.dumps({**record, **change}))
+        assert not is_own(folder.name)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

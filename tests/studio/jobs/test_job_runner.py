@@ -14,7 +14,8 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.studio.jobs import job_queue, job_records, job_runner
-from overtone.studio.jobs.job_records import JobProcess, StopRequest, StudioJob
+from overtone.studio.jobs.job_records import JobCommand, JobProcess, StopRequest, StudioJob
+from overtone.studio.jobs.job_signatures import sign_text
 from tests.studio.waiting import wait_for
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
@@ -34,7 +35,9 @@ def make_job(place: Path, verb: str = "train", words: tuple[str, ...] = ()) -> t
     """A job whose lock this process holds."""
     folder = place / job_records.JOBS / job_records.make_id()
     folder.mkdir(parents=True)
-    (folder / job_records.COMMAND).write_text(json.dumps({"verb": verb, "words": list(words)}))
+    command = JobCommand(verb=verb, words=list(words))
+    command.signature = sign_text(command.format_for_signature(folder.name))
+    job_records.write_record(folder / job_records.COMMAND, command)
     held = os.open(folder / job_records.LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)
     return read(place, folder.name), held
@@ -87,7 +90,9 @@ def test_training_jobs_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     text, held_text = make_job(tmp_path, "text")
     finish_second = run(tmp_path, second, held_too, "raise SystemExit(3)", monkeypatch)
     assert run(tmp_path, text, held_text, "raise SystemExit(3)", monkeypatch)() == (3, False)  # needs no GPU, and waits for nobody
-    assert [job.id for job in job_queue.list_ahead(tmp_path, second.id)] == [first.id] and read(tmp_path, second.id).state == "waiting"
+    assert [job.id for job in job_queue.list_ahead(tmp_path, second.id, set())] == [first.id] and read(
+        tmp_path, second.id
+    ).state == "waiting"
     wait_for(lambda: read(tmp_path, first.id).process)
     job_queue.stop_job(read(tmp_path, first.id), at_once=False)
     assert finish() == (0, True)

@@ -117,6 +117,7 @@ def test_a_job_that_waits_names_what_it_waits_for(tmp_path: Path) -> None:
     held = [start(first), os.open(second / job_records.LOCK, os.O_RDWR)]
     fcntl.flock(held[1], fcntl.LOCK_EX)
     assert job_page.describe_job(studio, job_page.find_job(studio, second.name))["text"] == "waits for train"
+    assert "A studio of another folder does not wait" in job_page.render_actions(studio, job_page.find_job(studio, second.name))
     for one in held:
         os.close(one)
 
@@ -129,3 +130,16 @@ def test_other_pages_offer_what_follows(tmp_path: Path) -> None:
     assert "Next" not in job_page.render_actions(studio, job) and "evil" not in job_page.render_actions(studio, job)
     job_records.write_record(folder / job_records.EXIT, JobEnd(code=0, stopped=False, ended=1))
     assert "Next" in job_page.render_actions(studio, job_page.find_job(studio, folder.name))
+
+
+def test_a_job_that_came_with_the_folder_has_no_buttons(app: App, tmp_path: Path) -> None:
+    command = {"verb": "export", "words": ["runs/\u202ea", "--to", "exports/\u202ea"], "page": "/train"}
+    folder = make_folder(tmp_path, command=command, is_own=False)
+    page = app.ask("GET", f"/job/{folder.name}").body.decode()
+    assert "Not started by you on this machine" in page and "Resume" not in page and "?from=" not in page
+    assert "\u202e" not in page and "exports/\\u202ea" in page and "exports/\\U0000202ea" in page
+    home = app.ask("GET", "/").body.decode()
+    assert "not started by you on this machine" in home and "\u202e" not in home
+    for request, body in (("repeat", b"{}"), ("stop", b'{"at_once": true}')):
+        answer = app.ask("POST", f"/job/{folder.name}/{request}", body)
+        assert answer.status == 400 and "was not started by you" in json.loads(answer.body)["detail"]

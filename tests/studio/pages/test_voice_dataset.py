@@ -11,6 +11,7 @@ import pytest
 
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.studio_app import make_application
+from overtone.studio.uploads.speaker_consent import write_consent
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
 from tests.studio.test_folder_content import write_dataset
@@ -41,6 +42,10 @@ def test_a_stricter_trial_has_the_settings_of_the_last_preparation(app: App, tmp
     make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/me", "--preset", "keep-all", "--language", "en"]})
     make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/me", "--preset", "clean", "--dry-run"]})
     make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/other"]})
+    make_folder(tmp_path, command={"verb": "voice", "words": ["evil", "--out", "data/me"]}, is_own=False)
+    assert "has no speaker_consent.json" in read_command(app, "stricter")["detail"]
+    (tmp_path / "rec").mkdir()
+    write_consent(tmp_path / "rec", "Ann", "own")
     expected = "overtone voice rec --out data/me --language en --preset clean --dry-run"
     assert read_command(app, "stricter") == {"command": expected}
     assert b"What would a stricter rule remove?" in app.ask("GET", "/voice/dataset", query=b"folder=data/me").body
