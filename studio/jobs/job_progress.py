@@ -13,8 +13,14 @@ from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_commands import SERVERS
 from overtone.studio.jobs.job_records import StudioJob
 
-FRACTION = re.compile(r"(?<![\d/.])(\d{1,12})/(\d{1,12})(?![\d/])")
-PERCENT = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d+)?)\s?%")
+FORMATS = (
+    re.compile(r"step (?P<done>\d{1,12})/(?P<total>\d{1,12})  .*\b\d+ s left"),
+    re.compile(r"\[(?P<done>\d{1,12})/(?P<total>\d{1,12})\] .*\b(?:\d+ days?, )?\d+:\d\d:\d\d left(?: · rejected for: .*)?"),
+    re.compile(r"indexing .*: (?P<done>\d{1,3})%, [\d,]+ s left"),
+)
+"""Whole lines of progress: of a training, of recordings, and of the index of a file of rows."""
+LATEST = 8
+"""Lines at the end among which the progress is; after more lines the job does something else."""
 LONGEST = 300
 """Characters of a line that a list shows."""
 
@@ -45,18 +51,18 @@ def read_progress(job: StudioJob) -> JobProgress:
         return JobProgress(text[:LONGEST] or f"It ended with exit code {job.end.code if job.end else 'unknown'}", None, "")
     if job.state != "running":
         return JobProgress(lines[-1][:LONGEST] if lines else "", 1.0 if job.state == "done" else None, "")
-    line = next((line for line in reversed(lines) if " left" in line), lines[-1] if lines else "")
-    return JobProgress(line[:LONGEST], find_share(line), find_address(job, lines))
+    shares = [(line, share) for line in lines[: -LATEST - 1 : -1] if (share := find_share(line)) is not None]
+    line, share = shares[0] if shares else (lines[-1] if lines else "", None)
+    return JobProgress(line[:LONGEST], share, find_address(job, lines))
 
 
 def find_share(line: str) -> float | None:
-    """Return the share that a line of progress states, as `3/10` or as `30 %`; None if it states none."""
-    if found := FRACTION.search(line):
-        done, total = int(found[1]), int(found[2])
-        return done / total if 0 <= done <= total and total else None
-    if found := PERCENT.search(line):
-        return min(1.0, float(found[1]) / 100)
-    return None
+    """Return the share that a line of progress states; None for other lines, also for those that only contain such numbers."""
+    found = next((found for form in FORMATS if (found := form.fullmatch(line)) is not None), None)
+    if found is None:
+        return None
+    done, total = int(found["done"]), int(found.groupdict().get("total", 100))
+    return done / total if done <= total and total else None
 
 
 def find_address(job: StudioJob, lines: list[str]) -> str:

@@ -89,7 +89,7 @@ def test_updates_come_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job_page, "SECONDS", 0.01)
     folder = make_folder(tmp_path)
     held = start(folder)
-    (folder / job_records.LOG).write_text("step 1/4 3 s left\n")
+    (folder / job_records.LOG).write_text("step 1/4  loss 1  3 s left\n")
 
     def act(number: int) -> None:
         with (folder / job_records.LOG).open("a") as log:
@@ -101,7 +101,7 @@ def test_updates_come_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.close(held)
     assert updates[0]["first"] and updates[0]["active"] and updates[0]["share"] == 0.25 and "running" in updates[0]["state"]
     assert [update["first"] for update in updates[1:]] == [False, False] and not updates[-1]["active"] and "done" in updates[-1]["state"]
-    assert "".join(update["log"][0] for update in updates) == "step 1/4 3 s left\nline 1\nline 2\n"
+    assert "".join(update["log"][0] for update in updates) == "step 1/4  loss 1  3 s left\nline 1\nline 2\n"
 
 
 def test_a_job_that_has_ended_is_shown_whole(tmp_path: Path) -> None:
