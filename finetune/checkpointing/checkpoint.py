@@ -347,10 +347,15 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
     if key == "base_distance":
         before, after = ("set" if each else "0" for each in (was, now))
         return f"train.base_distance was {before}, now {after}"
-    if isinstance(was, dict) and isinstance(now, dict):
-        names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-        was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
-    return f"{key} was {was}, now {now}"
+    return "{} was {}, now {}".format(key, *keep_differing(was, now))
+
+
+def keep_differing(was: Any, now: Any) -> tuple[Any, Any]:
+    """Return both values, of mappings only the parts that differ."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return was, now
+    parts = {name: keep_differing(was.get(name), now.get(name)) for name in {**was, **now} if was.get(name) != now.get(name)}
+    return {name: part for name, (part, _) in parts.items()}, {name: part for name, (_, part) in parts.items()}
 
 
 def describe_mixture(data: dict[str, Any]) -> str:

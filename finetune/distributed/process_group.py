@@ -159,6 +159,17 @@ def gather_from_ranks(world: World, value: Any) -> list[Any]:
     return [json.loads(bytes(part.tolist())) for part in parts]
 
 
+def gather_on_main(world: World, value: Any) -> list[Any]:
+    """Every rank's JSON value by rank, on rank 0; none on the others. Collective: call on every rank."""
+    payload = json.dumps(value).encode()
+    longest = torch.tensor([len(payload)])
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=world.votes)
+    padded = torch.frombuffer(bytearray(payload.ljust(int(longest))), dtype=torch.uint8)
+    parts = [torch.empty_like(padded) for _ in range(world.size)] if world.is_main else None
+    dist.gather(padded, parts, dst=0, group=world.votes)
+    return [json.loads(bytes(part.tolist())) for part in parts or ()]
+
+
 def run_on_all(world: World, action: Callable[[], ResultT]) -> ResultT:
     """Run `action` on every rank; if it fails on any rank, raise an error on all, so that no rank waits for a missing one.
 

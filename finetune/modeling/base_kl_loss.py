@@ -99,6 +99,8 @@ def add_reference(recipe: Recipe, base: nn.Module | None) -> Recipe:
     assert reference is not None  # `needs_reference`
 
     def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
+        if recipe.rollouts is not None and not torch.is_grad_enabled():  # an evaluation scores answers and compares no policies
+            return recipe.loss(model, batch)
         predictions = predict_with_base(reference.predict, model, base, batch)
         return recipe.loss(model, replace(batch, tensors={**batch.tensors, REFERENCE: predictions}))
 

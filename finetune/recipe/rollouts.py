@@ -89,6 +89,9 @@ class RolloutSettings:
 class RolloutWorker(Protocol):
     """Answers prompts on one rank."""
 
+    slots: int
+    """Maximum number of answers that are generated at once."""
+
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the current weights: the whole value of each parameter of the base, with adapters merged, by its name. All of them must
         be read, since reading is collective."""

@@ -85,6 +85,8 @@ def _load_rounds(training: Training, rows: Rows | MixedRows, loader: Loader, req
     """Yield this rank's batches of all `rows`. Raises `EvaluationStoppedError` if a stop is requested. Collective: call on every rank."""
     micros = make_micro_batches(rows, training.config.train.micro_tokens)
     size = training.world.data_size
+    if training.rollouts is not None:  # a row counts as a whole group of answers, but here it gets one: fill the running batch
+        size *= max(1, training.rollouts.worker.slots * len(micros) // len(rows))
     # One micro-batch for each share of the data, as the loader takes them; an evaluation has no place to resume from.
     rounds = (Step(tuple(micros[start : start + size]), Place()) for start in range(0, len(micros), size))
     for _, turns in loader.iterate(rounds):

@@ -19,7 +19,7 @@ from overtone.finetune.config import Lora, Model, Parallel
 from overtone.finetune.data.batching import RankBatch, lay_samples
 from overtone.finetune.data.cached_samples import Rows
 from overtone.finetune.data.mixture import MixedRows
-from overtone.finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main
+from overtone.finetune.distributed.process_group import World, gather_on_main, run_on_all, run_on_main
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.whole_weights import iterate_whole_weights
 from overtone.finetune.monitoring.run_records import ROLLOUTS
@@ -106,12 +106,18 @@ class RolloutLoop:
             [prompt.row, prompt.earlier, {"step": step, "row": prompt.where, **one.record}]
             for prompt, one in zip(prompts, rollouts, strict=True)
         ]
-        found = sorted((one for each in gather_from_ranks(self.world, own) for one in each), key=lambda one: one[:2])
+        found = sorted((one for each in gather_on_main(self.world, own) for one in each), key=lambda one: one[:2])
         run_on_main(self.world, lambda: self._write([record for *_, record in found]))
 
     def _write(self, records: Records) -> None:
+        try:
+            lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records]
+        except ValueError:  # such a line could not be read again
+            raise UserError(
+                f"a number in the rollouts of step {records[0]['step']} is not finite; lower the weights of the rewards"
+            ) from None
         self.shown.append(records)
-        files.append_line(self.run_dir / ROLLOUTS, "\n".join(json.dumps(record, ensure_ascii=False) for record in records))
+        files.append_line(self.run_dir / ROLLOUTS, "\n".join(lines))
         files.write_volatile(self.run_dir / PAGE, render_page(self.run_dir.name, [*self.shown][::-1]).encode())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,14 +78,14 @@ def _system_messages(text: str | None) -> list[Message]:
     return [] if text is None else [{"role": "system", "content": text}]
 
 
-def tokenize_prompt(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids that generation is given: the same ones after which the answer is learned in training. Raises `UserError` for a
-    part of the chat that the template ignores."""
+def tokenize_prompt(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, allow_dropped: Sequence[str] = ()) -> list[int]:
+    """Return the token ids that generation is given: the same ones after which the answer is learned in training. `allow_dropped`: what the
+    chat template may drop (`ChatOptions.allow_dropped`). Raises `UserError` for another part of the chat that it ignores."""
     if "messages" not in row:
         text: str = row["prompt"]
         return begin_ids(text, tokenizer) + encode_text(text, tokenizer)
     chat = make_chat(row["messages"], read_tools(row), tokenizer)
-    if dropped := find_dropped(chat, chat.render(), learns=False):
+    if dropped := [one for one in find_dropped(chat, chat.render(), learns=False) if one.option not in allow_dropped]:
         raise UserError(f"the model's chat template ignores {dropped[0].what}; remove it")
     return encode_text(chat.render(add_generation_prompt=True), tokenizer)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.modeling.causal_model import build_stock
-from overtone.recipes.language.serving.batching_compatibility import find_obstacle
+from overtone.recipes.language.serving.batching_compatibility import find_config_obstacle, find_obstacle
 from overtone.recipes.language.serving.continuous_batching import TokenBatch
 from overtone.recipes.language.serving.ragged_transformers_cache import StockRowCache
 from overtone.recipes.speech.decoding.ragged_kv_cache import WINDOW, count_rows
@@ -75,8 +75,7 @@ class RolloutGenerator:
         if missing:
             raise UserError(f"{self._base}: training has no weights {', '.join(sorted(missing)[:3])}, which generation needs")
         if self._batch is None:
-            if (obstacle := find_obstacle(self._model)) is not None:
-                raise UserError(f"{self._base}: no answers can be generated while it is trained: {obstacle}; choose another model")
+            refuse_obstacle(self._base, find_obstacle(self._model))
             self._batch = _ScoredBatch(self._model, self._stop_ids, self._slots, None, RepeatedPromptCache)
         self._batch.cache.forget()
 
@@ -166,6 +165,18 @@ class _ScoredBatch(TokenBatch):
         self.scores = torch.zeros(2, self.cache.rows, device=self.codes.device)
         """[2, rows]: log-probability of the last token of each row, and of the next one."""
         self._all = torch.ones(self.cache.rows, dtype=torch.bool, device=self.codes.device)
+
+
+def check_base(base: Path) -> None:
+    """Raises `UserError` for a base whose config says that requests cannot share a batch. Reads no weights; what only they can show is
+    found by the first `update_weights`."""
+    refuse_obstacle(base, find_config_obstacle(build_stock(base, "sdpa").config.get_text_config()))
+
+
+def refuse_obstacle(base: Path, obstacle: str | None) -> None:
+    """Raises `UserError` if there is an obstacle to batches of the base."""
+    if obstacle is not None:
+        raise UserError(f"{base}: no answers can be generated while it is trained: {obstacle}; choose another model")
 
 
 def make_empty_copy(base: Path, buffers: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,10 +15,23 @@ from overtone.recipes.language.causal_lm_export_files import GENERATION
 from overtone.recipes.language.rollout_generation import GeneratedTokens, RolloutGenerator, RolloutRequest
 from overtone.recipes.language.tokenization.stop_tokens import find_stop_ids
 from overtone.recipes.llm_grpo.answer_samples import METRIC, REWARD
+from overtone.recipes.llm_grpo.answer_thoughts import has_thoughts, leave_out_thoughts, list_hidden_ids
 from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.llm_grpo.policy_objectives import count_targets, find_advantages, has_variance, weigh_token
 from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, decode_row
 from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer, ScoredAnswer
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """An answer as text."""
+
+    tokens: GeneratedTokens
+    """Not ended either if its thoughts have no end."""
+    whole: str
+    """With its thoughts."""
+    scored: GeneratedText
+    """Without them."""
 
 
 class GroupAnswering:
@@ -25,6 +39,8 @@ class GroupAnswering:
 
     def __init__(self, loaded: Loaded[PromptProcessor], options: Options, settings: RolloutSettings) -> None:
         """Raises `UserError` for rewards that cannot be used."""
+        self.slots = options.rollout_batch
+        """Implements `RolloutWorker`."""
         self._tokenizer, self._options, self._seed = loaded.processor.tokenizer, options, settings.seed
         configured = loaded.base / GENERATION
         ends = read_object(configured).get("eos_token_id") if configured.is_file() else None
@@ -33,6 +49,7 @@ class GroupAnswering:
             loaded.base, loaded.buffers, settings.dtype, settings.device, self._stop_ids, options.rollout_batch
         )
         self._scorer = RewardScorer(options.rewards, options.max_new_tokens)
+        self._thinks, self._hidden = has_thoughts(self._tokenizer), list_hidden_ids(self._tokenizer)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Implements `RolloutWorker`."""
@@ -51,13 +68,10 @@ class GroupAnswering:
             for number in range(size)
         ]
         generated = self._generator.generate(requests, self._options.max_new_tokens)
-        texts = [self._describe(prompts[number // size], one) for number, one in enumerate(generated)]
-        scored = self._scorer.score(texts)
-        groups = (slice(start, start + size) for start in range(0, len(generated), size))
-        return [
-            self._make_rollout(prompt, generated[part], texts[part], scored[part], step)
-            for prompt, part in zip(prompts, groups, strict=True)
-        ]
+        answers = [self._read(prompts[number // size], one) for number, one in enumerate(generated)]
+        scored = self._scorer.score([answer.scored for answer in answers])
+        groups = (slice(start, start + size) for start in range(0, len(answers), size))
+        return [self._make_rollout(prompt, answers[part], scored[part], step) for prompt, part in zip(prompts, groups, strict=True)]
 
     def make_filler(self, prompt: Sample, step: int | None) -> list[Sample]:
         """Implements `RolloutWorker`."""
@@ -69,42 +83,38 @@ class GroupAnswering:
         """Implements `RolloutWorker`."""
         self._scorer.close()
 
-    def _describe(self, prompt: PromptRow, generated: GeneratedTokens) -> GeneratedText:
-        tokens = generated.ids[:-1] if generated.ended else generated.ids
-        return GeneratedText(
-            text=self._decode(tokens, skip=True),
-            tokens=len(generated.ids),
-            prompt=self._decode(prompt.sample["ids"].tolist(), skip=False),
-            row=decode_row(prompt.sample),
-            where=prompt.where,
-        )
+    def _read(self, prompt: PromptRow, generated: GeneratedTokens) -> ReadAnswer:
+        tokens, row = generated.ids[:-1] if generated.ended else generated.ids, decode_row(prompt.sample)
+        whole, asked = self._decode([token for token in tokens if token not in self._hidden]), self._decode(prompt.sample["ids"].tolist())
+        is_chat = not isinstance(row.get("prompt"), str)
+        text = leave_out_thoughts(whole, asked) if self._thinks and is_chat else whole
+        scored = GeneratedText(text=text or "", tokens=len(generated.ids), prompt=asked, row=row, where=prompt.where)
+        return ReadAnswer(replace(generated, ended=generated.ended and text is not None), whole, scored)
 
-    def _decode(self, ids: list[int], skip: bool) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
-    def _make_rollout(
-        self, prompt: PromptRow, generated: list[GeneratedTokens], texts: list[GeneratedText], scored: list[ScoredAnswer], step: int | None
-    ) -> Rollout:
+    def _make_rollout(self, prompt: PromptRow, read: list[ReadAnswer], scored: list[ScoredAnswer], step: int | None) -> Rollout:
         totals, ids = [one.total for one in scored], prompt.sample["ids"].tolist()
         advantages, flat = find_advantages(self._options.objective, totals), not has_variance(totals)
         samples = [
-            self._make_sample(ids, tokens, one, None if step is None else (advantage, flat))
-            for tokens, one, advantage in zip(generated, scored, advantages, strict=True)
+            self._make_sample(ids, answer.tokens, one, None if step is None else (advantage, flat))
+            for answer, one, advantage in zip(read, scored, advantages, strict=True)
         ]
         answers: list[AnswerRecord] = [
             {
-                "text": text.text,
-                "tokens": text.tokens,
-                "ended": tokens.ended,
+                "text": answer.whole,
+                "tokens": answer.scored.tokens,
+                "ended": answer.tokens.ended,
                 "reward": one.total,
                 "rewards": {**one.rewards},
                 "failures": [*one.failures],
                 "advantage": advantage,
             }
-            for tokens, text, one, advantage in zip(generated, texts, scored, advantages, strict=True)
+            for answer, one, advantage in zip(read, scored, advantages, strict=True)
         ]
-        return Rollout(samples, {"prompt": texts[0].prompt, "flat": flat, "answers": answers})
+        return Rollout(samples, {"prompt": read[0].scored.prompt, "flat": flat, "answers": answers})
 
     def _make_sample(self, prompt: list[int], answer: GeneratedTokens, scored: ScoredAnswer, learned: tuple[float, bool] | None) -> Sample:
         """`learned`: the advantage, and whether the group has no variance; None in an evaluation."""

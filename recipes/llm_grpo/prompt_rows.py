@@ -21,6 +21,7 @@ from overtone.finetune.recipe import Row, Sample
 from overtone.finetune.storage import strict_json
 from overtone.recipes.language.answer_generation import make_chat_row, tokenize_prompt
 from overtone.recipes.language.chat_model_loading import ChatProcessor
+from overtone.recipes.language.tokenization.sft_tokenization import list_unused as list_unused_parts
 from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.llm_grpo.rewards.answer_checks import ANSWER, find_row_problem
 
@@ -39,7 +40,8 @@ def read(row: Row, processor: PromptProcessor, _: Path) -> Sample:
     """Return `ids` [P], the prompt; `row` [n] uint8, the row as JSON; and `positions` [], what its answers can occupy at most. Raises
     `UserError` for a row that cannot be answered or rewarded."""
     options = processor.options
-    ids, longest = tokenize_prompt(find_prompt(row), processor.tokenizer), options.max_new_tokens + 1  # with the end of the turn
+    ids = tokenize_prompt(find_prompt(row), processor.tokenizer, options.allow_dropped)
+    longest = options.max_new_tokens + 1  # with the end of the turn
     if not ids:
         raise UserError("the prompt has no tokens; this tokenizer drops all of its characters")
     if processor.positions is not None and len(ids) + longest > processor.positions:
@@ -69,13 +71,14 @@ def find_prompt(row: Row) -> dict[str, Any]:
 
 
 def list_unused(row: Row, processor: PromptProcessor) -> list[str]:
-    """Return the keys of a row that nothing reads, for counts."""
-    rewards = processor.options.rewards
+    """Return what of a row is not used, for counts: keys that nothing reads, and what the chat template may drop and does."""
+    rewards, prompt = processor.options.rewards, find_prompt(row)
+    unused = list_unused_parts(prompt, processor.tokenizer, processor.options.allow_dropped) if "messages" in prompt else []
     if rewards.functions is not None:
-        return []
+        return unused
     compared = rewards.exact_match or rewards.numeric_answer or rewards.judge
     known = {*READ, *([ANSWER] if compared else []), *(["schema"] if rewards.json_schema and rewards.json_schema.file is None else [])}
-    return [f"key {key}" for key, value in row.items() if key not in known and value not in (None, "", [])]
+    return [*unused, *(f"key {key}" for key, value in row.items() if key not in known and value not in (None, "", []))]
 
 
 def decode_row(sample: Sample) -> Row:

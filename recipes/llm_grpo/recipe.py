@@ -22,13 +22,14 @@ from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
 from overtone.recipes.language.modeling.causal_model import CausalModel
-from overtone.recipes.language.rollout_generation import count_generation_bytes
+from overtone.recipes.language.rollout_generation import check_base, count_generation_bytes
 
 from .answer_samples import MISMATCH, collate, pack
 from .group_answering import GroupAnswering
 from .options import Options
 from .policy_terms import attach_bounds, check_mismatch, compute_terms, score_tokens
 from .prompt_rows import PromptProcessor, list_unused, measure_length, read
+from .reward_digests import digest_rewards
 from .rewards.reward_scoring import list_weights
 from .state import PolicyState
 from .verbs import INFERENCE
@@ -46,8 +47,10 @@ def load(config: Config[Options]) -> Loaded[PromptProcessor]:
         clip_high=options.upper_clip,
         kl_weight=options.kl_weight,
         weights=list_weights(options.rewards),
+        rewards=digest_rewards(options.rewards),
     )
     loaded = load_chat_model(config, state)
+    check_base(loaded.base)
     attach_bounds(loaded.model, options)
     remarks = (*describe_memory(options, config.model.lora is not None), *describe_dropout(loaded.model), *loaded.remarks)
     return replace(loaded.with_processor(make_processor(loaded.processor, loaded.model)), remarks=remarks)
@@ -93,6 +96,7 @@ def count_rollout_bytes(loaded: Loaded, options: Options, itemsize: int, micro_t
 def sketch(config: Config[Options]) -> Sketch[PromptProcessor]:
     """The base in shape only, with batches of filler, for `overtone plan`."""
     sketched, options = sketch_chat_model(config), config.options
+    check_base(sketched.loaded.base)
     model, lay = sketched.loaded.model, pack if config.data.packing else collate
     attach_bounds(model, options)
 
@@ -119,8 +123,9 @@ def show(sample: Sample, processor: PromptProcessor) -> str:
 
 def export(base: Path, state: PolicyState, _: dict[str, Tensor], form: str) -> ExportPlan:
     """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load, with its conversion if `form` is another format."""
-    weights = ", ".join(f"{name} ({weight:g})" for name, weight in state.weights.items()) or "functions of the user"
-    rows = {"Objective": f"{state.objective}, groups of {state.group}", "Rewards": weights}
+    weights = [f"{name} ({weight:g})" for name, weight in state.weights.items()]
+    weights += ["functions of the user"] if "functions" in state.rewards else []
+    rows = {"Objective": f"{state.objective}, groups of {state.group}", "Rewards": ", ".join(weights)}
     return plan_chat_export(base, state.chat_template, form, model_card.Objective("grpo", rows, in_nats=False))
 
 

@@ -17,3 +17,5 @@ class PolicyState(ChatState):
     kl_weight: float
     weights: dict[str, float]
     """Weight of each built-in reward."""
+    rewards: dict[str, str]
+    """Digest of the settings and the file of each reward, and of the file with functions."""

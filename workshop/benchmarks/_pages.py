@@ -34,8 +34,9 @@ unless the table says so.
 HEAD_OF_MODELS = """# Models
 
 This page lists which features work for which released model. `workshop/benchmarks/models_table.py` computes the table, and
-`workshop/benchmarks/_pages.py` writes this page. `llm_dpo`, `llm_reward` and `llm_grpo` train the models of
-`llm_sft`. [What works for which architecture](../workshop/lab_book/architectures.md), with each version of transformers, is tried with
+`workshop/benchmarks/_pages.py` writes this page. `llm_dpo` and `llm_reward` train the models of `llm_sft`; `llm_grpo` trains those
+without experts and without dynamic or longrope positions, and takes no QLoRA and no tensor parallelism.
+[What works for which architecture](../workshop/lab_book/architectures.md), with each version of transformers, is tried with
 tiny models.
 """
 

@@ -18,6 +18,7 @@ from overtone.finetune.distributed.process_group import (
     broadcast_from_main,
     check_world,
     gather_from_ranks,
+    gather_on_main,
     idle_gpus,
     join,
     leave,
@@ -57,6 +58,7 @@ def agreements_of_rank(folder: Path) -> dict[str, Any]:
         "sums": sum_over_ranks(world, [rank + 1.0, 0.1]),
         "share": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
         "gather": gather_from_ranks(world, "long" * rank),
+        "gather on 0": gather_on_main(world, ["long" * rank]),
         "together": outcome(run_on_all, world, lambda: rank),
         "user error on 1": outcome(run_on_all, world, failing(1, UserError("the disk is full"))),
         "defect on 0": outcome(run_on_all, world, failing(0, KeyError("ours"))),
@@ -73,7 +75,7 @@ def test_collectives_work_with_a_single_rank(world: World) -> None:
     assert dist.get_world_size() == 1
     assert sum_over_ranks(world, [1.5, -2.0]) == [1.5, -2.0]
     assert broadcast_from_main(world, {"a": [1, None, "Æ"]}) == {"a": [1, None, "Æ"]}
-    assert gather_from_ranks(world, 3) == [3]
+    assert gather_from_ranks(world, 3) == [3] == gather_on_main(world, 3)
     assert run_on_all(world, lambda: 4) == 4 and run_on_main(world, lambda: [5]) == [5]
     with pytest.raises(KeyError, match="ours"):
         run_on_all(world, lambda: {}["ours"])

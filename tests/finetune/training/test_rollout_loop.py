@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from overtone.finetune.config import Lora, Model, Parallel
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import ROLLOUTS
-from overtone.finetune.training.rollout_loop import check_settings, remove_later_rollouts
+from overtone.finetune.training.rollout_loop import RolloutLoop, check_settings, remove_later_rollouts
 from overtone.recipes.llm_grpo.recipe import RECIPE
 
 
@@ -68,3 +69,11 @@ def test_dropout_of_adapters_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"^model\.lora\.dropout: 0\.05 does not work with llm_grpo: its answers are generated without"):
         check_settings(RECIPE, "llm_grpo", Parallel(), make_model(dropout=0.05))
     check_settings(dataclasses.replace(RECIPE, rollouts=None), "llm_dpo", Parallel(), make_model(dropout=0.05))
+
+
+def test_a_number_that_could_not_be_read_again_is_an_error(tmp_path: Path) -> None:
+    loop: Any = object.__new__(RolloutLoop)
+    loop.__dict__.update(run_dir=tmp_path, shown=deque())
+    with pytest.raises(UserError, match="a number in the rollouts of step 3 is not finite"):
+        loop._write([{"step": 3, "reward": float("inf")}])
+    assert not (tmp_path / ROLLOUTS).exists()

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from overtone.finetune.recipe import PromptRow, RolloutSettings
+from overtone.recipes.language.rollout_generation import GeneratedTokens
 from overtone.recipes.llm_grpo.group_answering import GroupAnswering
 from overtone.recipes.llm_grpo.options import Options, Rewards
 from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, read
@@ -29,10 +30,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(base: Path) -> Iterator[Any]:
     made: list[GroupAnswering] = []
 
-    def open_worker(seed: int = 3, **given: Any) -> tuple[GroupAnswering, list[PromptRow]]:
+    def open_worker(family: str = "chatml", seed: int = 3, **given: Any) -> tuple[GroupAnswering, list[PromptRow]]:
         rewards = Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
         options = Options(rewards=rewards, group=4, max_new_tokens=12, rollout_batch=4, **given)
-        processor = PromptProcessor(families.tokenizer("chatml"), options, 96)
+        processor = PromptProcessor(families.tokenizer(family), options, 96)
         loaded: Any = SimpleNamespace(processor=processor, base=base, buffers={})
         worker = GroupAnswering(loaded, options, RolloutSettings(seed, torch.float32, torch.device("cpu")))
         worker.update_weights(AutoModelForCausalLM.from_pretrained(base).named_parameters())
@@ -42,6 +43,27 @@ def opened(base: Path) -> Iterator[Any]:
     yield open_worker
     for worker in made:
         worker.close()
+
+
+def test_thoughts_are_not_scored(opened: Any) -> None:
+    worker, prompts = opened("qwen3")
+    encode = families.tokenizer("qwen3").encode
+    answers = {"<think>\nyes</think>\n\nno": 2.0, "<think>no": 0.0, "no": 2.0}
+    found = [GeneratedTokens([*encode(text), 0], [0.0] * (len(encode(text)) + 1), True) for text in (*answers, "no")]
+    worker._generator.generate = lambda *_: found
+    (rollout,) = worker.answer(prompts[:1], 1)
+    recorded = rollout.record["answers"]
+    assert [answer["text"] for answer in recorded] == [*answers, "no"], "the log has the thoughts"
+    assert [2 * answer["rewards"]["exact_match"] for answer in recorded] == [*answers.values(), 2.0]
+    assert [answer["ended"] for answer in recorded] == [True, False, True, True]
+    assert [float(sample["metric/unfinished"]) for sample in rollout.samples] == [0, 1, 0, 0]
+    plain = PromptRow(0, "rows.jsonl:1", read({"prompt": "a", "answer": "<think>no"}, worker_processor("qwen3"), Path()))
+    assert [answer["rewards"]["exact_match"] for answer in worker.answer([plain], 1)[0].record["answers"]] == [0, 1, 0, 0]
+
+
+def worker_processor(family: str) -> PromptProcessor:
+    rewards = Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
+    return PromptProcessor(families.tokenizer(family), Options(rewards=rewards, group=4, max_new_tokens=12, rollout_batch=4), 96)
 
 
 def texts(rollouts: list[Any]) -> list[list[str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.llm_grpo.options import Options, Rewards
+from overtone.recipes.llm_grpo.options import Options, Reward, Rewards
 from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, decode_row, list_unused, measure_length, read
 from tests.recipes.llm_sft import families
 
@@ -65,3 +66,16 @@ def test_keys_that_no_reward_reads_are_counted() -> None:
     assert list_unused(row, make_processor(length={})) == ["key answer", "key schema", "key level"]
     assert list_unused(row, make_processor(json_schema={}, judge={"url": "http://127.0.0.1:9", "model": "m"})) == ["key level"]
     assert list_unused(row, make_processor(functions=Path("f.py"))) == [], "functions may read all of it"
+
+
+def test_what_the_template_may_drop_is_dropped_and_counted() -> None:
+    row = {"prompt": [{"role": "system", "content": "Be brief."}, *QUESTION], "answer": "42"}
+    given = Options(rewards=Rewards(exact_match=Reward()), group=4, max_new_tokens=10)
+    tokenizer = families.tokenizer("chatml")
+    without = copy.deepcopy(tokenizer)
+    without.chat_template = "{% for message in messages if message.role != 'system' %}{{ message.content }}{% endfor %}"
+    with pytest.raises(UserError, match=r"the model's chat template ignores the content of messages\[0\] \(system\); remove it"):
+        read(row, PromptProcessor(without, given, 96), Path())
+    allowed = PromptProcessor(without, given.model_copy(update={"allow_dropped": ("system",)}), 96)
+    assert without.decode(read(row, allowed, Path())["ids"]) == "17 + 25?"
+    assert list_unused(row, allowed) == ["system, which the chat template drops"]

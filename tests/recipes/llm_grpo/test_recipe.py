@@ -16,6 +16,7 @@ from overtone.finetune.config import Config, resolve
 from overtone.finetune.data.batching import MicroBatch, Place, Step
 from overtone.finetune.distributed.process_group import World, join, leave
 from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import base_kl_loss
 from overtone.finetune.monitoring import stop_requests
 from overtone.finetune.monitoring.loss_spikes import NotFiniteError
 from overtone.finetune.monitoring.run_logger import Events
@@ -23,9 +24,11 @@ from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
 from overtone.finetune.planning.memory import Arrangement, estimate_memory
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.training import setup
+from overtone.finetune.training.evaluation import evaluate, make_micro_batches
 from overtone.finetune.training.loop import fit
 from overtone.finetune.training.rollout_page import PAGE
 from overtone.finetune.training.step import Training, make_loader, train_step
+from overtone.recipes.language.rollout_generation import check_base
 from overtone.recipes.llm_grpo import group_answering
 from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.llm_grpo.recipe import RECIPE, show
@@ -195,6 +198,65 @@ def test_a_loss_above_its_median_is_no_spike(base: Path, tmp_path: Path, world: 
 
 def first_step(training: Training) -> Step:
     return Step((MicroBatch((0, 1), 1, 3, packed=True),), Place())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, r"its rotary positions \(dynamic\) depend on the longest request"),
+        ({"layer_types": ["full_attention", "sliding_attention"], "model_type": "qwen3"}, None),
+    ],
+)
+def test_a_base_without_running_batches_is_refused_before_its_weights_are_read(
+    base: Path, tmp_path: Path, settings: dict[str, Any], problem: str | None
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    if problem is None:
+        check_base(folder)
+        return
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=f"no answers can be generated while it is trained: {problem}; choose another model"):
+        check_base(folder)
+    shutil.copy(base / "model.safetensors", folder)
+    for find in (RECIPE.load, lambda config: estimate_run(config, RECIPE)):
+        with pytest.raises(UserError, match=problem):
+            find(config_of(folder, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_other_rewards_are_refused_at_a_resume_and_functions_are_on_the_card(base: Path, tmp_path: Path, world: World) -> None:
+    functions = tmp_path / "functions.py"
+    functions.write_text("def vowels(answer, row):\n    return float('a' in answer)\n")
+    given = {"options.rewards.functions": functions, "train.steps": 1}
+    run(config_of(base, tmp_path, **given), world)
+    functions.write_text("def vowels(answer, row):\n    return float('e' in answer)\n")
+    with pytest.raises(UserError, match=r"recipe_state was \{'rewards': \{'functions': '\w{16}'\}\}, now"):
+        setup.build(config_of(base, tmp_path, **given), RECIPE, world)
+    tiny.let_go(tmp_path / "run")
+    state = RECIPE.load(config_of(base, tmp_path, **given)).state
+    card = RECIPE.export(base, state, {}, "transformers")
+    assert "length (1)" in str(card) and "functions of the user" in str(card)
+
+
+def test_an_evaluation_fills_the_running_batch_and_needs_no_reference(
+    base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    val = {"data.val": tmp_path / "rows.jsonl", "eval.at_start": "true", "train.micro_tokens": 130, "options.kl_weight": 0.1}
+    training, _ = setup.build(config_of(base, tmp_path, **val), RECIPE, world)
+    assert training.rollouts is not None and training.val is not None
+    asked, right = list[int](), training.rollouts.worker.answer
+    training.rollouts.worker.answer = lambda prompts, step: asked.append(len(prompts)) or right(prompts, step)  # type: ignore
+    assert len(make_micro_batches(training.val, 130)) > 3
+    monkeypatch.setattr(base_kl_loss, "predict_with_base", None)
+    with stop_requests.StopRequests() as requests:
+        assert evaluate(training, training.val, requests) is not None
+    assert asked == [4, 2], "options.rollout_batch answers at once"
+    training.rollouts.worker.close()
+    tiny.let_go(tmp_path / "run")
 
 
 def forget_updates() -> Any:
