@@ -34,6 +34,8 @@ Form = TypeVar("Form", bound=BaseModel)
 FOLDER = Path(__file__).parent / "pages"
 UNSTORED = {"cache-control": "no-store"}
 """Header of responses that change with the folder."""
+DATASETS = "data"
+"""Folder of the datasets that the studio makes."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """Names of new datasets, runs and exports."""
 
@@ -178,6 +180,17 @@ def find_word(words: Sequence[str], flag: str) -> str:
     return words[words.index(flag) + 1] if flag in words[:-1] else ""
 
 
+def read_options(words: Sequence[str]) -> dict[str, str]:
+    """Return flag → value of the options among the words of a command, written as `--KEY VALUE` or `--KEY=VALUE`; a switch has an empty
+    value."""
+    found = dict[str, str]()
+    for word, after in zip(words, [*words, "--"][1:], strict=True):
+        flag, equal, value = word.partition("=")
+        if flag.startswith("--"):
+            found[flag] = value if equal else "" if after.startswith("--") else after
+    return found
+
+
 def is_job(text: str) -> bool:
     """Return whether a text of a page's address has the form of a job's id."""
     return re.fullmatch(ID, text) is not None
@@ -198,6 +211,15 @@ def require_name(what: str, name: str) -> str:
     if not NAME.fullmatch(name):
         raise UserError(f"{what}: {name[:80]!r} is no name; use letters, digits, '.', '-' and '_', and begin with a letter or digit")
     return name
+
+
+def name_dataset(place: Path, name: str, again: str) -> str:
+    """Return the folder of a new dataset, relative to `place`. `again`: the dataset whose settings were changed, which is made again.
+    Raises `UserError` for a name that cannot be one, and for that of another dataset, which the command would replace."""
+    folder = f"{DATASETS}/{require_name('dataset', name)}"
+    if folder != again and os.path.lexists(place / folder):
+        raise UserError(f"{folder} exists already; choose another name, or “Change settings” on the page of the job that made it")
+    return folder
 
 
 def find_free_name(folder: Path, name: str, ending: str = "") -> str:

@@ -95,6 +95,7 @@ def make_page(studio: Studio) -> Page:
             before=address(number - 1) if number > 1 else "",
             after=address(number + 1) if found.has_more else "",
             longest=LONGEST,
+            train=link_to("Train", "/train", dataset=name),
             tables=list_counts(read_json(folder / SUMMARY)),
             models=[*list_local_models(studio.place), *list_hub_models()],
             report=link_to("Show the report", "/report", folder=name) if (folder / REPORT).is_file() else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from overtone.finetune.pages.request_validation import Route
 from overtone.studio.folder_content import find_inside
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.page_interface import (
+    DATASETS,
     FOLDER,
     Link,
     Page,
@@ -23,9 +23,12 @@ from overtone.studio.page_interface import (
     accept_command,
     accept_json,
     answer_form,
+    find_free_name,
     flatten_options,
     is_short,
     link_to,
+    name_dataset,
+    read_options,
     require_name,
 )
 from overtone.studio.pages.voice_page import SHOWN, FolderForm
@@ -44,6 +47,8 @@ class ChatForm(BaseModel, extra="forbid"):
     """The person whose messages are the answers, in chats that WhatsApp exported."""
     join_turns: bool = False
     val_share: str = ""
+    again: str = ""
+    """The dataset that a job has made, if its settings are changed; it is made again."""
 
 
 def make_page(studio: Studio) -> Page:
@@ -53,9 +58,17 @@ def make_page(studio: Studio) -> Page:
         return render_folder(next(iter(command.words), ""), command.words)
 
     def render_folder(name: str, words: list[str]) -> Response:
-        given = {key: value for key, value in pairwise(words) if key.startswith("--")}
-        held = list_held_files(find_inside(studio.place, name))
-        return studio.render("chat_folder.html", "", folder=name, held=held, shown=SHOWN, shapes=SHAPES, given=given, words=words)
+        given, folder = read_options(words), find_inside(studio.place, name)
+        return studio.render(
+            "chat_folder.html",
+            "",
+            folder=name,
+            held=list_held_files(folder),
+            shown=SHOWN,
+            shapes=SHAPES,
+            given=given,
+            name=Path(given["--out"]).name if "--out" in given else find_free_name(studio.place / DATASETS, folder.name),
+        )
 
     def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
         return {"next": link_to("", "/chats/folder", folder=make_upload_folder(studio.place, CHATS, require_name("name", form.name)))[0]}
@@ -84,7 +97,7 @@ def make_page(studio: Studio) -> Page:
 def build_command(place: Path, form: ChatForm) -> tuple[str, list[str]]:
     """Return the command that reads the files. Raises `UserError` for what is no folder, and a name that cannot be one."""
     find_inside(place, form.folder)
-    words = [form.folder, "--out", f"data/{require_name('dataset', form.name)}"]
+    words = [form.folder, "--out", name_dataset(place, form.name, form.again)]
     kinds = {"chats": [], "pairs": ["--rows", "pairs"], "labels": ["--rows", "labels"], "raw": ["--raw"]}
     options = [("shape", form.shape), ("columns", form.columns), ("as", form.person), ("val-share", form.val_share)]
     return "text", [*words, *kinds[form.rows], *flatten_options(options), *(["--join-turns"] if form.join_turns else [])]

@@ -19,7 +19,18 @@ from overtone.studio.folder_content import find_inside, list_validation
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.loss_chart import read_curves
 from overtone.studio.models_at_hand import list_whispers
-from overtone.studio.page_interface import Link, Page, Studio, accept_command, flatten_options, is_short, link_to, redirect_to, require_name
+from overtone.studio.page_interface import (
+    Link,
+    Page,
+    Studio,
+    accept_command,
+    find_free_name,
+    flatten_options,
+    is_short,
+    link_to,
+    redirect_to,
+    require_name,
+)
 from overtone.studio.pages.dataset_report import SELECTION
 from overtone.studio.pages.run_page import STEP, find_trained_run, list_checkpoints
 
@@ -78,7 +89,7 @@ def make_page(studio: Studio) -> Page:
             is_selected=(run / "selection" / "selection.json").is_file(),
             has_table=(run / "selection" / SELECTION).is_file(),
             whispers=list_whispers(),
-            export=run.name,
+            export=find_free_name(studio.place / EXPORTS, run.name),
         )
 
     def offer(run: RunSummary) -> Sequence[Link]:

@@ -21,7 +21,7 @@ from overtone.studio.machine_summary import describe_machine
 from overtone.studio.page_interface import FOLDER, JINJA, UNSTORED, Link, Page, Studio, format_age
 
 SHOWN = 30
-"""Jobs in the list; older ones stay in the folder."""
+"""Jobs in the list; older ones that have ended stay in the folder."""
 
 
 def make_page(studio: Studio) -> Page:
@@ -82,6 +82,13 @@ def collect_links(studio: Studio, kind: str, one: object) -> list[Link]:
 
 
 def list_rows(place: Path) -> list[tuple[StudioJob, JobProgress, int]]:
-    """Return the newest jobs with their progress and the number of jobs before them, the newest first."""
-    found = [job for id in job_records.list_ids(place)[: -SHOWN - 1 : -1] if (job := job_records.read_job(place, id)) is not None]
+    """Return the newest jobs, and older ones that have not ended, with their progress and the number of jobs before them, the newest
+    first."""
+    found = list[StudioJob]()
+    for index, id in enumerate(reversed(job_records.list_ids(place))):
+        if index >= SHOWN and (place / job_records.JOBS / id / job_records.EXIT).exists():
+            continue  # most of the older ones: their records need not be read
+        job = job_records.read_job(place, id)
+        if job is not None and (index < SHOWN or job.is_active):
+            found.append(job)
     return [(job, read_progress(job), len(list_ahead(place, job.id, set())) if job.state == "waiting" else 0) for job in found]

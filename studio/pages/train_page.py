@@ -35,6 +35,7 @@ from overtone.studio.page_interface import (
     is_job,
     is_short,
     link_to,
+    read_options,
     redirect_to,
     require_name,
 )
@@ -112,8 +113,7 @@ def prepare_form(studio: Studio, query: Mapping[str, str]) -> dict[str, object]:
     job = job_records.read_job(studio.place, query["from"]) if "from" in query else None
     if job is None and "from" in query:
         raise RequestError(404, f"there is no job {query['from']}; its folder is gone", "unknown_job")
-    words = job.command.words if job is not None else []
-    given = {key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=False) if key.startswith("--")}
+    given = {key.removeprefix("--"): value for key, value in read_options(job.command.words if job is not None else ()).items()}
     chosen = query.get("dataset") or (str(Path(given.get("data.train", "")).parent) if job is not None else next(iter(datasets), ""))
     if chosen not in datasets:
         problem = f"{chosen} is no dataset in this folder any more; choose another one, or prepare it again." if chosen else ""

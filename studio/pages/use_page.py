@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from overtone.studio.page_interface import (
     Page,
     Studio,
     accept_command,
+    find_free_name,
     find_word,
     flatten_options,
     is_short,
@@ -91,7 +93,9 @@ def make_page(studio: Studio) -> Page:
             chats=summary.recipe in CHAT,
             port=find_free_port(),
             texts=list_files(studio.place, (".txt", ".jsonl")),
-            sounds=list_files(studio.place / SPOKEN, tuple(SOUNDS))[:MOST_SOUNDS],
+            sounds=list_newest(studio.place / SPOKEN)[:MOST_SOUNDS],
+            sound_name=find_free_name(studio.place / SPOKEN, "speech", ".wav"),
+            evaluation=find_free_name(studio.place / EVALUATIONS, "evaluation"),
             source=summary.source,
             data=list_validation(studio.place),
             whispers=list_whispers(),
@@ -187,6 +191,15 @@ def find_free_port() -> int:
             continue
         return port
     raise UserError(f"all ports from {FIRST_PORT} to {LAST_PORT} are in use; stop a server")
+
+
+def list_newest(place: Path) -> list[str]:
+    """Return the sounds in a folder, the newest first."""
+    found = dict[str, float]()
+    for name in list_files(place, tuple(SOUNDS)):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            found[name] = (place / name).stat().st_mtime
+    return sorted(found, key=lambda name: found[name], reverse=True)
 
 
 def list_files(place: Path, suffixes: tuple[str, ...]) -> list[str]:

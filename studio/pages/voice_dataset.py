@@ -71,6 +71,7 @@ def make_page(studio: Studio) -> Page:
             has_codes=(folder / "codes").is_dir(),
             has_decisions=(folder / REVIEW).is_file(),
             made_by=made_by,
+            train=link_to("Train", "/train", dataset=name),
             review=make_review_address(name),
             review_command=show_command("review", [name]),
         )
@@ -144,12 +145,13 @@ def link_results(job: StudioJob) -> list[Link]:
 
 
 def find_voice_job(place: Path, folder: str) -> StudioJob | None:
-    """Return the last job of this user that prepared a dataset; None if it was made in a terminal, or on another machine."""
+    """Return the last job of this user that has prepared a dataset; None if it was made in a terminal, or on another machine."""
     for id in reversed(job_records.list_ids(place)):
         job = job_records.read_job(place, id)
         if (
             job is not None
             and job.is_own
+            and job.state == "done"  # the files are those of a job that ended, maybe of other recordings
             and job.command.verb == "voice"
             and "--dry-run" not in job.command.words
             and find_word(job.command.words, "--out") == folder

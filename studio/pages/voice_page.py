@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, StringConstraints
@@ -16,6 +16,7 @@ from overtone.studio.folder_content import find_inside
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_whispers
 from overtone.studio.page_interface import (
+    DATASETS,
     FOLDER,
     Link,
     Page,
@@ -23,9 +24,12 @@ from overtone.studio.page_interface import (
     accept_command,
     accept_json,
     answer_form,
+    find_free_name,
     flatten_options,
     is_short,
     link_to,
+    name_dataset,
+    read_options,
     require_name,
 )
 from overtone.studio.uploads.speaker_consent import CONSENT, TEXTS, Ground, read_consent, write_consent
@@ -72,15 +76,15 @@ class VoiceForm(BaseModel, extra="forbid"):
     language: str = ""
     preset: Literal["default", "clean", "keep-all"] = "default"
     device: Literal["", "cpu", "cuda"] = ""
+    again: str = ""
+    """The dataset that a job has made, if its settings are changed; it is made again."""
 
 
 def make_page(studio: Studio) -> Page:
     """Return the page."""
 
     def show_settings(command: JobCommand, _: str) -> Response:
-        words = command.words
-        given = {key: value for key, value in pairwise(words) if key.startswith("--") and not value.startswith("--")}
-        return render_folder(next(iter(words), ""), given)
+        return render_folder(next(iter(command.words), ""), read_options(command.words))
 
     def render_folder(name: str, given: Mapping[str, str]) -> Response:
         folder = find_inside(studio.place, name)
@@ -96,6 +100,7 @@ def make_page(studio: Studio) -> Page:
             shown=SHOWN,
             recordings=count_recordings(held),
             given=given,
+            name=Path(given["--out"]).name if "--out" in given else find_free_name(studio.place / DATASETS, folder.name),
             transcripts=has_transcripts(held),
             whispers=whispers,
             default_whisper=next((one for one in whispers if one != DEMO_WHISPER), "small"),
@@ -142,7 +147,7 @@ def make_address(folder: str) -> str:
 def build_command(studio: Studio, form: VoiceForm) -> tuple[str, list[str]]:
     """Return the command that prepares the recordings. Raises `UserError` for what is no folder, and a name that cannot be one."""
     find_inside(studio.place, form.folder)
-    words = [form.folder, "--out", f"data/{require_name('dataset', form.name)}"]
+    words = [form.folder, "--out", name_dataset(studio.place, form.name, form.again)]
     words += ["--transcripts"] if form.transcripts == "yes" else ["--whisper", form.whisper or "small"]
     if form.speakers == "one":
         words += flatten_options([("speaker", form.speaker)])

@@ -9,7 +9,17 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.studio.jobs.job_records import JobCommand
-from overtone.studio.page_interface import JINJA, find_free_name, find_target, flatten_options, format_age, is_short, require_name
+from overtone.studio.page_interface import (
+    JINJA,
+    find_free_name,
+    find_target,
+    flatten_options,
+    format_age,
+    is_short,
+    name_dataset,
+    read_options,
+    require_name,
+)
 from tests.data_prep.conftest import MARKUP
 
 
@@ -33,6 +43,20 @@ def test_names_of_new_folders_are_plain(name: str) -> None:
 )
 def test_a_job_is_named_by_what_it_writes(words: list[str], target: str) -> None:
     assert find_target(JobCommand(verb="train", words=words)) == target
+
+
+def test_options_are_read_from_words() -> None:
+    words = ["rec", "--raw", "--out", "data/a", "--as=-- Anna", "--val-share", "-1", "--join-turns"]
+    assert read_options(words) == {"--raw": "", "--out": "data/a", "--as": "-- Anna", "--val-share": "-1", "--join-turns": ""}
+    assert read_options([]) == {}
+
+
+def test_a_dataset_is_replaced_only_by_its_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    assert name_dataset(tmp_path, "b", "") == "data/b" and name_dataset(tmp_path, "a", "data/a") == "data/a"
+    for again in ("", "data/b"):
+        with pytest.raises(UserError, match="data/a exists already"):
+            name_dataset(tmp_path, "a", again)
 
 
 def test_a_new_name_is_free(tmp_path: Path) -> None:

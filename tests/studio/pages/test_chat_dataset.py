@@ -47,6 +47,7 @@ def test_pages_cover_all_rows_once(place: Path) -> None:
 
 def test_the_page_says_how_the_files_were_read(app: App) -> None:
     page = app.ask("GET", "/chats/dataset", query=b"folder=data/us").body.decode()
+    assert 'href="/train?dataset=data%2Fus"' in page
     assert "the same as another" in page and "Rows by file" in page and page.count('class="words learned"') == ROWS
     assert "Next page" in page and "Previous page" not in page and "&lt;img src=x" in page and "<img" not in page
     rejected = app.ask("GET", "/chats/dataset", query=b"folder=data/us&part=rejects").body.decode()

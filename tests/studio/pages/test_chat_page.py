@@ -51,6 +51,19 @@ def test_folders_outside_are_refused(folder: str, app: App, tmp_path: Path) -> N
     assert "detail" in post(app, "/chats/prepare", folder=folder, name="us")
 
 
+def test_a_dataset_is_not_replaced_without_a_word(app: App, tmp_path: Path) -> None:
+    (tmp_path / "chats" / "us").mkdir(parents=True)
+    (tmp_path / "chats" / "us" / "a.jsonl").touch()
+    (tmp_path / "data" / "us").mkdir(parents=True)
+    form = {"folder": "chats/us", "name": "us"}
+    assert "data/us exists already" in post(app, "/chats/prepare/command", **form)["detail"]
+    assert "--out data/us" in post(app, "/chats/prepare/command", **form, again="data/us")["command"]
+    assert 'value="us-2"' in app.ask("GET", "/chats/folder", query=b"folder=chats/us").body.decode()
+    id = make_folder(tmp_path, command={"verb": "text", "words": ["chats/us", "--out", "data/us", "--as=-- A"]}).name
+    page = app.ask("GET", "/chats/prepare", query=b"from=" + id.encode()).body.decode()
+    assert 'name="again" value="data/us"' in page and 'value="us"' in page and 'value="-- A"' in page
+
+
 def test_the_last_option_of_a_job_is_shown_again(app: App, tmp_path: Path) -> None:
     (tmp_path / "chats" / "us").mkdir(parents=True)
     (tmp_path / "chats" / "us" / "a.jsonl").touch()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.studio.jobs import job_records
 from overtone.studio.page_interface import Page, Studio
 from overtone.studio.pages import home_page
 from overtone.studio.studio_app import make_application
@@ -25,6 +28,16 @@ def test_the_folder_and_its_jobs_are_listed(tmp_path: Path) -> None:
     assert "data/chats" in page and "runs/a b" in page and f"/job/{id}" in page and '<span class="state lost">' in page
     assert f"/job/{id}" in app.ask("GET", "/jobs").body.decode()
     app.close()
+
+
+def test_a_running_job_stays_in_the_list(tmp_path: Path) -> None:
+    running, lost = make_folder(tmp_path), make_folder(tmp_path)
+    held = os.open(running / job_records.LOCK, os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    newer = [make_folder(tmp_path).name for _ in range(home_page.SHOWN)]
+    assert [job.id for job, _, _ in home_page.list_rows(tmp_path)] == [*reversed(newer), running.name]
+    os.close(held)
+    assert lost.name not in newer and len(home_page.list_rows(tmp_path)) == home_page.SHOWN
 
 
 def test_what_other_pages_offer_is_linked(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from overtone.studio.pages.use_page import (
     list_evaluation_words,
     list_files,
     list_generate_words,
+    list_newest,
     list_server_words,
 )
 from overtone.studio.studio_app import make_application
@@ -142,6 +144,14 @@ def test_only_sounds_of_the_folder_are_played(app: App, place: Path) -> None:
     assert list_files(place, (".wav",)) == ["secret.wav", "speech/one.wav"]
     (place / "other").symlink_to(place / "speech")
     assert list_files(place / "other", (".wav",)) == []
+
+
+def test_sounds_are_listed_newest_first_with_a_free_name(app: App, place: Path) -> None:
+    for index, name in enumerate(("speech.wav", "a.wav", "speech-2.wav")):
+        (place / "speech" / name).write_bytes(b"RIFF")
+        os.utime(place / "speech" / name, (index, index))
+    assert list_newest(place / "speech") == ["one.wav", "speech-2.wav", "a.wav", "speech.wav"]
+    assert 'value="speech-3"' in app.ask("GET", "/use", query=b"model=exports%2Fvoice").body.decode()
 
 
 def test_an_export_leads_to_its_use(tmp_path: Path) -> None:

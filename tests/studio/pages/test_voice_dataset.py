@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_records import JobEnd
 from overtone.studio.studio_app import make_application
 from overtone.studio.uploads.speaker_consent import write_consent
 from tests.asgi import App
@@ -38,17 +40,23 @@ def test_commands(app: App) -> None:
 
 
 def test_a_stricter_trial_has_the_settings_of_the_last_preparation(app: App, tmp_path: Path) -> None:
-    make_folder(tmp_path, command={"verb": "voice", "words": ["old", "--out", "data/me"]})
-    make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/me", "--preset", "keep-all", "--language", "en"]})
-    make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/me", "--preset", "clean", "--dry-run"]})
-    make_folder(tmp_path, command={"verb": "voice", "words": ["rec", "--out", "data/other"]})
-    make_folder(tmp_path, command={"verb": "voice", "words": ["evil", "--out", "data/me"]}, is_own=False)
+    def add(*words: str, code: int = 0, is_own: bool = True) -> None:
+        folder = make_folder(tmp_path, command={"verb": "voice", "words": list(words)}, is_own=is_own)
+        job_records.write_record(folder / job_records.EXIT, JobEnd(code=code, stopped=False, ended=1))
+
+    add("old", "--out", "data/me")
+    add("rec", "--out", "data/me", "--preset", "keep-all", "--language", "en")
+    add("rec", "--out", "data/me", "--preset", "clean", "--dry-run")
+    add("rec", "--out", "data/other")
+    add("others", "--out", "data/me", code=2)
+    add("evil", "--out", "data/me", is_own=False)
     assert "has no speaker_consent.json" in read_command(app, "stricter")["detail"]
     (tmp_path / "rec").mkdir()
     write_consent(tmp_path / "rec", "Ann", "own")
     expected = "overtone voice rec --out data/me --language en --preset clean --dry-run"
     assert read_command(app, "stricter") == {"command": expected}
-    assert b"What would a stricter rule remove?" in app.ask("GET", "/voice/dataset", query=b"folder=data/me").body
+    page = app.ask("GET", "/voice/dataset", query=b"folder=data/me").body
+    assert b"What would a stricter rule remove?" in page and b'href="/train?dataset=data%2Fme"' in page
 
 
 def test_a_summary_of_another_kind_is_not_shown(app: App, tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def test_the_command_of_the_form(settings: dict[str, str], words: str, app: App,
     assert answer["command"] == f"overtone voice 'my voice' --out data/me {words}"
 
 
+def test_a_dataset_is_not_replaced_without_a_word(app: App, tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "a.wav").touch()
+    (tmp_path / "data" / "rec").mkdir(parents=True)
+    post(app, "/voice/consent", folder="rec", who="Ann", ground="own")
+    form = {"folder": "rec", "name": "rec", "transcripts": "yes"}
+    assert "data/rec exists already" in post(app, "/voice/prepare/command", **form)["detail"]
+    assert "--out data/rec" in post(app, "/voice/prepare/command", **form, again="data/rec")["command"]
+    assert 'value="rec-2"' in app.ask("GET", "/voice/folder", query=b"folder=rec").body.decode()
+
+
 def test_hostile_folders_are_shown_as_text(app: App, tmp_path: Path) -> None:
     name = MARKUP.replace("/", "_")
     (tmp_path / "recordings" / name).mkdir(parents=True)
