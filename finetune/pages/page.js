@@ -2,7 +2,8 @@
 export const find = (id) => document.getElementById(id);
 export const readJson = (id) => JSON.parse(find(id).textContent);
 
-/** The response to a request: a GET, or a POST of `body` (a form, bytes, or a value that becomes JSON). Throws an error with the server's sentence. */
+/** The response to a request: a GET, or a POST of `body` (a form, bytes, or a value that becomes JSON). Throws an error with the server's sentence; with a `cause` if the
+ * server did not answer. */
 export async function request(path, body, signal) {
   const options = { signal };
   if (body !== undefined) {
@@ -15,7 +16,7 @@ export async function request(path, body, signal) {
     response = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Check that its command is still running, then try again.");
+    throw new Error("The server does not answer. Check that its command is still running, then try again.", { cause: error });
   }
   if (response.ok) return response;
   const text = await response.text();

@@ -2,18 +2,38 @@
 import { request } from "./page.js";
 
 const largest = 4 * 2 ** 20; // bytes of a piece: the server bounds the time of each
+const pauses = [1000, 2000, 4000, 8000, 15000]; // milliseconds before each look whether a server that was lost answers again
 
 /** Send a file, and return what the server says of it: `path` below the folder, `was_there`. `tell(share)` is called after each piece. */
 export async function send(folder, name, blob, replace = false, tell = () => {}) {
   const id = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  for (let offset = 0; ; ) {
+  for (let offset = 0, lost = 0; ; ) {
     const piece = blob.slice(offset, offset + largest);
     const query = new URLSearchParams({ id, folder, name, offset, size: blob.size, replace: replace ? "yes" : "no" });
-    const stored = await (await request(`/upload?${query}`, piece)).json();
-    offset += piece.size;
-    tell(blob.size ? offset / blob.size : 1);
-    if (stored.whole) return stored;
+    try {
+      const stored = await (await request(`/upload?${query}`, piece)).json();
+      offset += piece.size;
+      lost = 0;
+      tell(blob.size ? offset / blob.size : 1);
+      if (stored.whole) return stored;
+    } catch (error) {
+      if (!error.cause || (lost += 1) > pauses.length) throw error;
+      offset = await findStored(id, error);
+    }
   }
+}
+
+/** How much of a file the server has, once it answers again. Throws the error that ended the connection if it does not. */
+async function findStored(id, error) {
+  for (const pause of pauses) {
+    await new Promise((ended) => setTimeout(ended, pause));
+    try {
+      return (await (await request(`/upload?id=${id}`)).json()).size;
+    } catch (again) {
+      if (!again.cause) throw again;
+    }
+  }
+  throw error;
 }
 
 /** The files of a drop, with their paths, also those in folders. */

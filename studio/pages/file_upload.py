@@ -11,9 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Endpoint
 
 from overtone.finetune.pages.request_validation import RequestError, Route
+from overtone.finetune.storage import folder_handles
 from overtone.studio.folder_content import find_inside
-from overtone.studio.page_interface import FOLDER, Page, Studio, is_short
-from overtone.studio.uploads.received_files import LARGEST_PIECE, FilePiece, store_piece
+from overtone.studio.page_interface import FOLDER, UNSTORED, Page, Studio, is_short
+from overtone.studio.uploads.received_files import LARGEST_PIECE, PARTS, FilePiece, store_piece
 from overtone.studio.uploads.speaker_consent import CONSENT, read_consent
 from overtone.studio.uploads.upload_folders import CHATS
 
@@ -43,8 +44,21 @@ def make_page(studio: Studio) -> Page:
         stored = await run_in_threadpool(store_piece, studio.place, piece, await request.body())
         return JSONResponse({"path": stored.path, "whole": stored.is_whole, "was_there": stored.was_there})
 
+    def show_size(request: Request) -> Response:
+        id = request.query_params.get("id", "")
+        if not id:
+            raise RequestError(400, "the address lacks id; reload the page", "invalid_query")
+        found = folder_handles.stat_without_following(studio.place / PARTS / id)  # None if nothing is stored, or the file is whole
+        return JSONResponse({"size": 0 if found is None else found.st_size}, headers=UNSTORED)
+
     return Page(
-        routes=(Route("POST", "/upload", query=QUERY, largest=LARGEST_PIECE),),
-        endpoints=(Endpoint("/upload", receive, methods=["POST"]),),
+        routes=(
+            Route("GET", "/upload", query={"id": QUERY["id"]}),
+            Route("POST", "/upload", query=QUERY, largest=LARGEST_PIECE),
+        ),
+        endpoints=(
+            Endpoint("/upload", show_size),
+            Endpoint("/upload", receive, methods=["POST"]),
+        ),
         assets=(FOLDER / "file_upload.js",),
     )

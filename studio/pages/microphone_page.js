@@ -15,12 +15,19 @@ async function nameTake(sentence) {
 
 const say = (text) => { find("message").textContent = text; };
 
+let offered;
 function offer(state) { // "ready", "recording" or "judging"
+  const focused = document.activeElement, moves = offered && offered !== state && (focused === document.body || focused.matches("button"));
+  offered = state;
   find("record").hidden = state !== "ready";
   find("stop").hidden = state !== "recording";
   for (const id of ["keep", "again"]) find(id).hidden = state !== "judging";
   for (const id of ["previous", "next", "list", "own"]) find(id).disabled = state === "recording";
+  if (moves) find({ ready: "record", recording: "stop", judging: "keep" }[state]).focus(); // the button that had the focus is gone
 }
+
+/** Whether the sentence may change: a take that is not kept would be lost. */
+const mayLeave = () => !wav || confirm("This take is not kept. Discard it?");
 
 async function show(index) {
   at = Math.max(0, Math.min(index, sentences.length - 1));
@@ -158,10 +165,19 @@ find("record").addEventListener("click", record);
 find("again").addEventListener("click", record);
 find("stop").addEventListener("click", finish);
 find("keep").addEventListener("click", keep);
-find("previous").addEventListener("click", () => show(at - 1));
-find("next").addEventListener("click", () => show(at + 1));
-find("list").addEventListener("change", () => use(lists[find("list").value]));
-find("own").addEventListener("change", async (event) => use((await event.target.files[0].text()).split(/\r?\n/)));
+find("previous").addEventListener("click", () => mayLeave() && show(at - 1));
+find("next").addEventListener("click", () => mayLeave() && show(at + 1));
+let language = find("list").value;
+find("list").addEventListener("change", () => {
+  if (!mayLeave()) {
+    find("list").value = language;
+    return;
+  }
+  language = find("list").value;
+  use(lists[language]);
+});
+find("own").addEventListener("change", async (event) => mayLeave() && use((await event.target.files[0].text()).split(/\r?\n/)));
+addEventListener("beforeunload", (event) => { if (wav || recording) event.preventDefault(); });
 if (isSecureContext) {
   use(lists[find("list").value]);
 } else { // without it, browsers give pages no microphone

@@ -73,7 +73,7 @@ document.addEventListener("click", async (event) => {
 const isChanged = (field) => field.matches("select") ? !field.selectedOptions[0]?.defaultSelected && field.selectedIndex > 0
   : field.type === "checkbox" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
 for (const form of document.querySelectorAll("form[data-carry]")) {
-  const settings = document.getElementById(form.dataset.carry), key = `settings of ${location.pathname}`;
+  const settings = document.getElementById(form.getAttribute("data-carry")), key = `settings of ${location.pathname}`;
   const fields = [...(settings?.elements ?? [])].filter((field) => field.name && field.type !== "hidden");
   const carried = JSON.parse(sessionStorage.getItem(key) ?? "{}");
   if (settings) sessionStorage.removeItem(key);

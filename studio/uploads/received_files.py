@@ -70,7 +70,11 @@ def store_piece(place: Path, piece: FilePiece, content: bytes) -> StoredFile:
         if piece.offset == 0:
             begin_file(place, target, piece)
         files.append_block(part, piece.offset, content)
-        was_there = end == piece.size and finish_file(part, target, piece.replace)
+        try:
+            was_there = end == piece.size and finish_file(part, target, piece.replace)
+        except (OSError, UserError):
+            files.discard(part)
+            raise
     return StoredFile(str(path), is_whole=end == piece.size, was_there=was_there)
 
 
@@ -98,7 +102,7 @@ def finish_file(part: Path, target: Path, replace: bool) -> bool:
         is_same = files.digest(part) == files.digest(target)
     except OSError:  # a folder, or a file that cannot be read
         is_same = False
-    files.discard(part)
     if is_same:
+        files.discard(part)
         return True
     raise UserError(f"{target.name} exists with other content; it was not replaced. Rename your file, or remove the old one")

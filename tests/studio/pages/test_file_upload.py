@@ -60,3 +60,14 @@ def test_a_request_without_its_query_gets_a_sentence(app: App) -> None:
 def test_other_sites_are_refused(app: App, tmp_path: Path) -> None:
     assert send(app, b"x", (HOME, (b"origin", b"https://evil.example")), folder="chats/us").status == 403
     assert list((tmp_path / "chats/us").iterdir()) == []
+
+
+def test_a_browser_learns_how_much_is_stored(app: App) -> None:
+    def read_size(id: str) -> object:
+        return json.loads(app.ask("GET", "/upload", query=f"id={id}".encode()).body)
+
+    assert send(app, b"abc", folder="chats/us", size=9).status == 200
+    assert read_size("a" * 32) == {"size": 3} and read_size("b" * 32) == {"size": 0}
+    assert app.ask("GET", "/upload", query=b"id=../jobs").status == 400
+    assert app.ask("GET", "/upload").status == 400
+    assert send(app, b"def", folder="chats/us", offset=3, size=9).status == 200 and read_size("a" * 32) == {"size": 6}

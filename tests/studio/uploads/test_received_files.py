@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 from overtone.studio.uploads import received_files
 from overtone.studio.uploads.received_files import PARTS, FilePiece, StoredFile, store_piece
 
@@ -41,6 +42,16 @@ def test_pieces_follow_each_other(offset: int, id: str, place: Path) -> None:
     with pytest.raises(UserError, match="begin again"):
         send(place, b"def", offset=offset, size=9, id=id)
     assert list_files(place) == []
+
+
+def test_a_refused_file_leaves_no_part(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(part: Path, target: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(target))
+
+    monkeypatch.setattr(files, "move_if_absent", refuse)
+    with pytest.raises(UserError, match="Permission denied"):
+        send(place, b"abc")
+    assert list((place / PARTS).iterdir()) == []
 
 
 def test_an_empty_file_is_whole(place: Path) -> None:
