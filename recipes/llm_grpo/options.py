@@ -94,11 +94,12 @@ class Rewards(Section):
     """Python file whose public functions `name(answer, row)` return a number each; WEIGHTS in it is a dict of their weights. It is code, so
     only the command line can name it. The functions run in a process of their own."""
     on_failure: Literal["zero", "stop"] = "zero"
-    """A reward that raises, returns no finite number, or takes too long: counts as 0 and is reported, or ends the run."""
+    """A reward that raises, returns no finite number, or takes too long: counts as 0 and is reported, or ends the run. That 0 is trained as
+    any reward is, against the answer if the others of its group have more."""
     seconds: float = Field(default=10.0, gt=0)
-    """Time limit of a function, and of the check against a schema, for one answer."""
+    """Time limit of a function, and of the check against a schema or a pattern, for one answer."""
     memory_gib: float = Field(default=4.0, gt=0)
-    """Memory limit of the process in which both run."""
+    """Memory limit of the process in which these run."""
 
 
 class Options(ChatOptions):

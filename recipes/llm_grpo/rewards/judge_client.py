@@ -19,7 +19,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import strict_json
 from overtone.finetune.storage.remote import refuse_link_local
 from overtone.recipes.llm_grpo.options import Judge
-from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, RewardTimeoutError
 
 LARGEST_REPLY = 2**20
 """Bytes."""
@@ -54,7 +54,8 @@ class JudgeClient:
             reply = strict_json.loads(_read(request, self._judge.seconds))
             return read_rating(str(reply["choices"][0]["message"]["content"]))
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise RewardError(self._hide_key(f"{type(error).__name__}: {' '.join(str(error).split())}")[:200]) from None
+            kind = RewardTimeoutError if isinstance(error, TimeoutError) else RewardError
+            raise kind(self._hide_key(f"{type(error).__name__}: {' '.join(str(error).split())}")[:200]) from None
         except (KeyError, IndexError, TypeError):
             raise RewardError("the reply has no choices[0].message.content") from None
         except RewardError as error:

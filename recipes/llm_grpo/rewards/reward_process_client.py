@@ -1,4 +1,4 @@
-"""Calls reward functions in a child process, which is ended when a call takes too long, and started again for the next one."""
+"""Calls reward functions and checks answers in a child process, which is ended when a call takes too long, and restarted for the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
-from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, RewardTimeoutError
 
 START_SECONDS = 120.0
 """Limit for the start, in which a file may import large packages."""
@@ -29,22 +29,24 @@ Message = Mapping[str, JsonValue]
 class RewardProcess:
     """Owns the child process. For a single thread."""
 
-    def __init__(self, file: Path | None, seconds: float, memory_gib: float) -> None:
-        """`file`: with the user's functions; None: only schemas are checked. `seconds`: limit of one call. No process runs before the first
-        call."""
-        self._settings = {"file": None if file is None else str(file.resolve()), "seconds": seconds, "memory": memory_gib * 2**30}
+    def __init__(self, file: Path | None, seconds: float, memory_gib: float, schema: JsonValue = None, schemas: bool = False) -> None:
+        """`file`: with the user's functions; None: answers are only checked. `seconds`: limit of one call. `schemas`: whether answers are
+        checked against schemas; `schema`: that of all answers. No process runs before the first call."""
+        limits = {"seconds": seconds, "memory": memory_gib * 2**30}
+        self._settings: Message = {"file": None if file is None else str(file.resolve()), "schema": schema, "schemas": schemas, **limits}
         self._file, self._seconds = file, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
     def read_weights(self) -> dict[str, float]:
-        """Return the weight of each function. Raises `UserError` for a file that cannot be used."""
-        if self._file is None or self._file.suffix != ".py" or not self._file.is_file():
+        """Start the process, and return the weight of each function. Raises `UserError` for a file or a schema that cannot be used."""
+        if self._file is not None and (self._file.suffix != ".py" or not self._file.is_file()):
             raise UserError(f"options.rewards.functions: {self._file} is no Python file; give the path of one whose name ends with .py")
         reply = self._start()
         if "error" in reply:
             self.close()
-            raise UserError(f"options.rewards.functions: {self._file}: {reply['error']}")
+            of_file = "" if self._file is None or reply.get("option") == "json_schema" else f" {self._file}:"
+            raise UserError(f"options.rewards.{reply.get('option', 'functions')}:{of_file} {reply['error']}")
         weights: dict[str, float] = reply["weights"]  # type: ignore[assignment]  # the child makes them
         if wrong := [name for name, weight in weights.items() if not math.isfinite(weight)]:
             raise UserError(f"options.rewards.functions: {self._file}: the weight of {wrong[0]} is not finite")
@@ -57,6 +59,10 @@ class RewardProcess:
     def check_schema(self, answer: str, schema: JsonValue) -> float:
         """Return 1 if the answer is JSON that the schema accepts, otherwise 0. Raises `RewardError`."""
         return self._call({"function": None, "answer": answer, "schema": schema})
+
+    def match_pattern(self, answer: str, pattern: str) -> float:
+        """Return 1 if the pattern matches the answer as a whole, otherwise 0. Raises `RewardError`."""
+        return self._call({"function": None, "answer": answer, "pattern": pattern})
 
     def close(self) -> None:
         """End the process, and what it has started."""
@@ -116,7 +122,7 @@ class RewardProcess:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 self.close()
-                raise RewardError(f"it had not ended after {seconds:g} s")
+                raise RewardTimeoutError(f"it had not ended after {seconds:g} s")
             part = os.read(process.stdout.fileno(), LONGEST_REPLY)
             if not part or len(self._unread) > LONGEST_REPLY:
                 raise self._explain_end(process)

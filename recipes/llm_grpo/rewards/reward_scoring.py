@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-
-import regex
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage import input_files, strict_json
-from overtone.finetune.terminal import make_safe
+from overtone.finetune.terminal import make_safe, print_diagnostic
 from overtone.recipes.llm_grpo.options import Reward, Rewards
 from overtone.recipes.llm_grpo.rewards import answer_checks
-from overtone.recipes.llm_grpo.rewards.answer_checks import ANSWER, RewardError
+from overtone.recipes.llm_grpo.rewards.answer_checks import ANSWER, LARGEST, RewardError, RewardTimeoutError
 from overtone.recipes.llm_grpo.rewards.judge_client import JudgeClient
 from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProcess
 
 JUDGED_AT_ONCE = 8
+MOST_LATE = 5
+"""Calls of a reward that may take too long in a step; further ones fail at once, so that a step does not take hours."""
 BUILT_IN = ("exact_match", "numeric_answer", "regular_expression", "json_schema", "length", "judge")
 
 
@@ -63,14 +61,13 @@ class RewardScorer:
     def __init__(self, rewards: Rewards, longest: int) -> None:
         """`longest`: `Options.max_new_tokens`. Raises `UserError` for rewards that cannot be used."""
         self._rewards, self._longest = rewards, longest
-        self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib)
         self._threads: ThreadPoolExecutor | None = None
         self._judge = None if rewards.judge is None else JudgeClient(rewards.judge)
-        self._schema = _read_schema(rewards)
-        self._pattern = None if rewards.regular_expression is None else regex.compile(rewards.regular_expression.pattern)
+        self._schema, schemas = _read_schema(rewards), rewards.json_schema is not None
+        self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib, self._schema, schemas)
         self.weights = list_weights(rewards)
         """Weight of each reward by its name."""
-        if rewards.functions is not None:
+        if rewards.functions is not None or schemas:
             of_functions = self._process.read_weights()
             if twice := sorted(of_functions.keys() & self.weights.keys()):
                 raise UserError(f"options.rewards.functions: {rewards.functions}: {twice[0]} is the name of a built-in reward; rename it")
@@ -80,14 +77,24 @@ class RewardScorer:
         """Return the rewards of each answer. Raises `UserError` for a failed one if `on_failure` is stop."""
         scored = [ScoredAnswer() for _ in answers]
         for name, weight in self.weights.items():
-            for answer, one, value in zip(answers, scored, self._compute_all(name, answers), strict=True):
-                if isinstance(value, RewardError):
-                    if self._rewards.on_failure == "stop":
-                        raise UserError(f"{answer.where}: the reward {name} of {answer.text!r:.60} failed: {value}")
-                    one.failures.append(make_safe(f"{name}: {strict_json.one_line(value)}"))  # a file with lone surrogates is not UTF-8
-                one.rewards[name] = 0.0 if isinstance(value, RewardError) else value
+            values = self._compute_all(name, answers)
+            for answer, one, value in zip(answers, scored, values, strict=True):
+                one.rewards[name] = self._count_failure(name, answer, one, value) if isinstance(value, RewardError) else value
                 one.total += weight * one.rewards[name]
+            failed = [value for value in values if isinstance(value, RewardError)]
+            if failed and len(failed) == len(values):
+                print_diagnostic(f"warning: all {len(failed)} calls of the reward {name} failed; the first: {failed[0]}")
+        for answer, one in zip(answers, scored, strict=True):
+            if not abs(one.total) <= LARGEST:  # also NaN
+                one.total = self._count_failure("total", answer, one, RewardError(f"{one.total:g} is not finite in fp32"))
         return scored
+
+    def _count_failure(self, name: str, answer: GeneratedText, scored: ScoredAnswer, error: RewardError) -> float:
+        """Record a failure, and return 0. Raises `UserError` if it ends the run."""
+        if self._rewards.on_failure == "stop":
+            raise UserError(f"{answer.where}: the reward {name} of {answer.text!r:.60} failed: {error}")
+        scored.failures.append(make_safe(f"{name}: {strict_json.one_line(error)}"))  # a file with lone surrogates is not UTF-8
+        return 0.0
 
     def close(self) -> None:
         """End the process and the threads."""
@@ -96,7 +103,18 @@ class RewardScorer:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _compute_all(self, name: str, answers: Sequence[GeneratedText]) -> list[float | RewardError]:
-        compute = partial(_catch, partial(self._compute, name))
+        late: list[RewardError] = []
+
+        def compute(answer: GeneratedText) -> float | RewardError:
+            if len(late) >= MOST_LATE:
+                return RewardError(f"not computed, because {MOST_LATE} calls of this step took too long")
+            try:
+                value = self._compute(name, answer)
+            except RewardError as error:
+                late.extend([error] * isinstance(error, RewardTimeoutError))
+                return error
+            return value if abs(value) <= LARGEST else RewardError(f"it returned {value}")
+
         if name != "judge":
             return list(map(compute, answers))
         self._threads = self._threads or ThreadPoolExecutor(JUDGED_AT_ONCE, thread_name_prefix="judge")
@@ -110,8 +128,8 @@ class RewardScorer:
             assert rewards.numeric_answer is not None
             return answer_checks.match_number(answer.text, row[ANSWER], rewards.numeric_answer.tolerance)
         if name == "regular_expression":
-            assert self._pattern is not None
-            return answer_checks.match_pattern(answer.text, self._pattern)
+            assert rewards.regular_expression is not None
+            return self._process.match_pattern(answer.text, rewards.regular_expression.pattern)
         if name == "json_schema":
             schema = row["schema"] if self._schema is None else self._schema
             return self._process.check_schema(answer.text, schema)
@@ -121,14 +139,6 @@ class RewardScorer:
             assert self._judge is not None
             return self._judge.rate(answer.prompt, answer.text, row.get(ANSWER))
         return self._process.call(answer.text, row, name)
-
-
-def _catch(compute: Callable[[GeneratedText], float], answer: GeneratedText) -> float | RewardError:
-    try:
-        value = compute(answer)
-    except RewardError as error:
-        return error
-    return value if math.isfinite(value) else RewardError(f"it returned {value}")
 
 
 def _read_schema(rewards: Rewards) -> Row | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-import regex
+import json
 
-from overtone.recipes.llm_grpo.rewards import answer_checks
-from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, find_row_problem, match_number, match_pattern, read_number
+import pytest
+
+from overtone.recipes.llm_grpo.rewards.answer_checks import find_row_problem, match_number, match_pattern, read_number
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,19 @@ from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, find_ro
         ("", 0, 0.0),
         ("42.0000001", 42, 1.0),
         ("42.1", 42, 0.0),
+        ("−7", -7, 1.0),
+        ("−7", 7, 0.0),
+        ("2e−1", 0.2, 1.0),
+        ("5/6", 6, 0.0),
+        ("5/6", 5 / 6, 1.0),
+        ("-6/2", -3, 1.0),
+        ("5/0", 5, 0.0),
+        ("1/2/2024", 2024, 0.0),
+        ("1e9999", 9, 0.0),
+        ("1e9999/1e9999", 1, 0.0),
+        ("10-12", 12, 1.0),
+        ("(3,4)", 34, 0.0),
+        ("1,234,567", 1234567, 1.0),
     ],
 )
 def test_the_last_number_counts(text: str, expected: str | float, reward: float) -> None:
@@ -31,17 +44,30 @@ def test_the_last_number_counts(text: str, expected: str | float, reward: float)
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [("1,000", 1000.0), (3, 3.0), (2.5, 2.5), (True, None), ("4 apples", None), (None, None), ("", None)]
+    ("value", "number"),
+    [
+        ("1,000", 1000.0),
+        (3, 3.0),
+        (2.5, 2.5),
+        (True, None),
+        ("4 apples", None),
+        (None, None),
+        ("", None),
+        ("−3", -3.0),
+        ("1e400", None),
+        (float("inf"), None),
+        (float("nan"), None),
+        (10**400, None),
+        ("1/2", None),
+        ([1], None),
+    ],
 )
 def test_an_answer_of_a_row_must_be_a_number(value: object, number: float | None) -> None:
     assert read_number(value) == number  # type: ignore[arg-type]
 
 
-def test_the_whole_answer_must_match_and_a_slow_pattern_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert match_pattern(" yes \n", regex.compile("yes|no")) == 1 and match_pattern("yes!", regex.compile("yes|no")) == 0
-    monkeypatch.setattr(answer_checks, "MATCH_SECONDS", 0.05)
-    with pytest.raises(RewardError, match="had not matched after 0.05 s"):
-        match_pattern("a" * 40 + "c", regex.compile("(a|a)+b"))
+def test_the_whole_answer_must_match() -> None:
+    assert match_pattern(" yes \n", "yes|no") == 1 and match_pattern("yes!", "yes|no") == 0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +76,8 @@ def test_the_whole_answer_must_match_and_a_slow_pattern_is_a_failure(monkeypatch
         ({"answer": "x"}, (True, False, False), None),
         ({}, (True, False, False), "exact_match needs 'answer', a text or a number, found None"),
         ({"answer": True}, (True, False, False), "exact_match needs 'answer'"),
-        ({"answer": "x"}, (False, True, False), "numeric_answer needs 'answer', a number, found 'x'"),
+        ({"answer": "x"}, (False, True, False), "numeric_answer needs 'answer', a finite number, found 'x'"),
+        ({"answer": json.loads("1" + "0" * 400)}, (False, True, False), "a finite number, found 1000"),
         ({"schema": "x"}, (False, False, True), "json_schema needs 'schema', a JSON schema, or one for all rows"),
         ({"schema": {}}, (False, False, True), None),
     ],

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, RewardTimeoutError
 from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProcess
 
 FUNCTIONS = """
@@ -100,6 +100,13 @@ def test_a_call_that_takes_too_long_leaves_no_process(process: RewardProcess) ->
         ("WEIGHTS = {'g': 1}\ndef f(answer, row): return 1", "WEIGHTS names g, which is no function of the file"),
         ("WEIGHTS = {'f': float('nan')}\ndef f(answer, row): return 1", "the weight of f is not finite"),
         ("import sys; sys.exit(4)", "SystemExit: 4"),
+        ("async def f(answer, row): return 1", "f is async or a generator"),
+        ("def f(answer, row): yield 1", "f is async or a generator"),
+        (
+            "def f(answer, row): return 1\ndef helper(text): return 2",
+            r"helper cannot be called as helper\(answer, row\): .*begin the name .* with _",
+        ),
+        ("def f(answer, row, more): return 1", r"f cannot be called as f\(answer, row\): missing a required argument: 'more'"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -128,6 +135,34 @@ def test_modules_in_the_current_folder_are_not_used(tmp_path: Path, monkeypatch:
     process = RewardProcess(None, 20.0, 2.0)
     assert process.check_schema("3", {"type": "integer"}) == 1.0 and not (tmp_path / "planted").exists()
     process.close()
+
+
+def test_a_pattern_has_the_time_limit_of_a_call() -> None:
+    process = RewardProcess(None, 20.0, 2.0)
+    assert process.match_pattern("yes", "yes|no") == 1
+    process.close()
+    process = RewardProcess(None, 0.3, 2.0)
+    with pytest.raises(RewardTimeoutError, match=r"had not ended after 0\.3 s"):
+        process.match_pattern("a" * 60 + "c", "(a|a)+b")
+    process.close()
+
+
+def test_schemas_need_jsonschema_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = RewardProcess(None, 20.0, 2.0, {"type": "no such type"}, schemas=True)
+    with pytest.raises(UserError, match=r"^options\.rewards\.json_schema: SchemaError: 'no such type'"):
+        process.read_weights()
+    (tmp_path / "jsonschema.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"^options\.rewards\.json_schema: jsonschema is not installed"):
+        RewardProcess(None, 20.0, 2.0, schemas=True).read_weights()
+
+
+def test_jsonschema_is_imported_before_the_first_call(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("import sys\ndef f(answer, row): return 'jsonschema' in sys.modules")
+    for schemas in (True, False):
+        process = RewardProcess(tmp_path / "f.py", 20.0, 2.0, schemas=schemas)
+        assert process.call("", {}, "f") == schemas
+        process.close()
 
 
 def test_schemas_are_checked_without_a_file() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.llm_grpo.options import Rewards
-from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards import reward_scoring
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError, RewardTimeoutError
 from overtone.recipes.llm_grpo.rewards.judge_client import JudgeClient
 from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer
 
@@ -80,6 +81,39 @@ def test_judges_rate_with_the_prompt_and_the_expected_answer(monkeypatch: pytest
     found = scorer.score([make_answer("4", {"answer": "4"}), make_answer("?", {"answer": "4"})])
     scorer.close()
     assert [one.total for one in found] == [1.0, 0.0] and found[1].failures == ["judge: no rating"]
+
+
+def test_what_is_too_large_for_fp32_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("def f(answer, row): return float(answer)")
+    scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py", length={"weight": 3e38}), 10)
+    found = scorer.score([make_answer("1e308"), make_answer("2e38", tokens=0), make_answer("1")])
+    scorer.close()
+    assert found[0].failures == ["f: it returned 1e+308"] and found[1].failures == ["total: 5e+38 is not finite in fp32"]
+    assert found[1].total == 0 and not found[2].failures
+
+
+def test_a_reward_that_always_fails_is_reported_and_one_that_is_late_does_not_hold_up_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.py").write_text("def f(answer, row): raise ValueError(answer)\ndef g(answer, row): return 1 / len(answer)")
+    scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py"), 10)
+    scorer.score([make_answer("a"), make_answer("")])
+    scorer.close()
+    assert capsys.readouterr().err == "warning: all 2 calls of the reward f failed; the first: ValueError: a\n"
+
+    calls: list[str] = []
+
+    def rate(*given: object) -> float:
+        calls.append(str(given))
+        raise RewardTimeoutError("late")
+
+    monkeypatch.setattr(JudgeClient, "rate", rate)
+    monkeypatch.setattr(reward_scoring, "JUDGED_AT_ONCE", 1)
+    scorer = RewardScorer(make_rewards(judge={"url": "http://127.0.0.1:9", "model": "m"}), 10)
+    found = scorer.score([make_answer("a")] * 7)
+    scorer.close()
+    assert len(calls) == reward_scoring.MOST_LATE == 5
+    assert [one.failures[0] for one in found[4:6]] == ["judge: late", "judge: not computed, because 5 calls of this step took too long"]
 
 
 def test_rewards_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
