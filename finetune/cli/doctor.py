@@ -45,6 +45,8 @@ VERBS_OF_EXTRAS = {
     "align": "voice --align pocketsphinx",
     "gguf": "export --format gguf, ollama",
     "ray": "ray-train, ray-tune",
+    "ray-serve": "ray-serve",
+    "rewards": "--recipe llm_grpo (rewards by a JSON schema)",
     "s3": "s3:// addresses",
 }
 """Extra of pyproject.toml → what needs its packages."""

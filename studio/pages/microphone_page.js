@@ -182,5 +182,5 @@ if (isSecureContext) {
   use(lists[find("list").value]);
 } else { // without it, browsers give pages no microphone
   find("record").disabled = true;
-  say("The browser gives this address no microphone. Open the page as http://localhost, or through a proxy with https.");
+  say("The browser gives this address no microphone. Open the page at localhost, or through a proxy with https.");
 }

@@ -99,9 +99,9 @@ def make_page(studio: Studio) -> Page:
     training = accept_command(studio, "/train", TrainForm, lambda form: ("train", list_words(studio.place, form)), show_again)
     planning = accept_command(studio, "/train/plan", TrainForm, lambda form: ("plan", list_words(studio.place, form)), show_again)
     query = {"dataset": is_short, "recipe": is_short, "from": is_job}
-    return Page(  # the form itself comes first: it takes the settings of a job, too
-        routes=(Route("GET", "/train", query=query), *training[0], *planning[0]),
-        endpoints=(Endpoint("/train", show, methods=["GET"]), *training[1], *planning[1]),
+    return Page(  # in place of the first of `training`: the form itself takes the settings of a job
+        routes=(Route("GET", "/train", query=query), *training[0][1:], *planning[0]),
+        endpoints=(Endpoint("/train", show, methods=["GET"]), *training[1][1:], *planning[1]),
         label="Train",
         dataset_links=offer,
     )

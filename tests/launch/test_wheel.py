@@ -18,7 +18,7 @@ from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.storage import demo_models
 from tests.launch.launching import ALONE, ROOT, voice_rows
 
-FOLDERS = ("finetune", "data_prep", "recipes", "configs")
+FOLDERS = ("finetune", "data_prep", "recipes", "studio", "configs")
 SHIPPED = ("overtone", *FOLDERS, "pyproject.toml", "LICENSE", "README.md", ".gitignore", "constraints.txt", "constraints-chat.txt")
 
 

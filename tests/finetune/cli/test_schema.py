@@ -77,5 +77,5 @@ def test_the_schema_accepts_what_the_config_accepts(capsys: pytest.CaptureFixtur
 def test_an_unknown_recipe_or_flag_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["schema", "--recipe", "voice_clon"]) == 2
     assert "--recipe voice_clon" in capsys.readouterr().err
-    assert main(["schema", "--recip=x", "--resipe", "x"]) == 2
+    assert main(["schema", "--recipe=x", "--resipe", "x"]) == 2
     assert "unknown flag --resipe; did you mean --recipe?" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,10 +31,17 @@ def replace_folder(path: Path) -> None:
         files.write_in_place(inside / "part", b"new")
 
 
+def move(rename: Callable[[Path, Path], object], path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "source").write_text("new")
+        rename(Path(folder) / "source", path)
+
+
 FOLLOWERS: dict[str, Write] = {
     "lock_folder": lambda path: files.lock_folder(path.parent),
     "hold_lock": hold,
     "append_line": lambda path: files.append_line(path, "new"),
+    "append_block": lambda path: files.append_block(path, len("precious"), b"new"),
     "write_in_place": lambda path: files.write_in_place(path, b"new"),
     "write_blocks": lambda path: files.write_blocks(path, [b"new"]),
     "copy_into": lambda path: files.copy_into(Path(__file__), path),
@@ -48,6 +56,8 @@ REPLACERS: dict[str, Write] = {
 """Operations that put a new file in the place of the old one, or of a link."""
 KEEPERS: dict[str, Write] = {
     "write_if_absent": lambda path: files.write_if_absent(path, b"new"),
+    "move_if_absent": lambda path: move(files.move_if_absent, path),
+    "move_over": lambda path: move(files.move_over, path),
     "link_into": lambda path: files.link_into(Path(__file__), path),
     "link_symbolically": lambda path: files.link_symbolically(Path(__file__), path),
     "new_folder": replace_folder,
