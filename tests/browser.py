@@ -80,6 +80,7 @@ def wait_until(view: Any, condition: str, value: Any = None) -> None:
 
 def check_look(view: Any) -> None:
     """Fails if the page that is shown does not fit a window of `WIDTHS`, or has texts or controls that somebody cannot read."""
+    view.wait_for_load_state()  # a click that leads here returns before the page has its style
     size = view.viewport_size
     assert (unnamed := view.evaluate(UNNAMED)) == [], unnamed
     for width in WIDTHS:
