@@ -35,6 +35,7 @@ def test_chats_become_a_dataset(tmp_path: Path) -> None:
         browser.check_look(view)
         view.get_by_label("Name").fill("us")
         view.get_by_role("button", name="Make the folder").click()
+        view.wait_for_url("**/chats/folder?*")  # and until its scripts run, which receive the files
         view.get_by_label("Choose files").set_input_files([str(path) for path in given.iterdir()])
         view.get_by_role("link", name="Show the folder").click()
         browser.wait_until(view, "() => document.getElementById('prepare-command')?.textContent.includes('--out data/us')")

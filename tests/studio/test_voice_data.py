@@ -69,6 +69,8 @@ def test_recordings_become_a_dataset(tmp_path: Path) -> None:
         view.get_by_label("Your name").fill(MARKUP)
         browser.check_look(view)
         view.get_by_role("button", name="Confirm").click()
+        view.get_by_role("button", name="Confirm").wait_for(state="detached")
+        view.wait_for_load_state()  # the scripts of the page receive the files
         view.get_by_label("Choose files").set_input_files([str(path) for path in sorted(given.iterdir())])
         view.get_by_role("link", name="Show the folder").wait_for()
         assert "is stored as _img src=x onerror=alert(1)__(touch x).wav" in view.locator(".sent").text_content()
