@@ -194,8 +194,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/llm_grpo/group_answering.py",
-        "derive_key(self._seed, step or 0, prompt.row, number)",
-        "derive_key(self._seed, step or 0, number)",
+        "derive_key(self._seed, step or 0, prompt.row, prompt.earlier * size + number)",
+        "derive_key(self._seed, step or 0, prompt.earlier * size + number)",
         "tests/recipes/llm_grpo/test_group_answering.py::test_an_answer_is_keyed_by_seed_step_row_and_number",
         "rows share their random numbers",
     ),
