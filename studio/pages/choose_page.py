@@ -15,6 +15,8 @@ from overtone.finetune.cli.list_runs import describe_best
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_summary import RunSummary, summarize_run
 from overtone.finetune.pages.request_validation import Route
+from overtone.finetune.recipe import built_in_recipes, find_recipe
+from overtone.finetune.recipe.discovery import load_inference
 from overtone.studio.folder_content import find_inside, list_validation
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.loss_chart import read_curves
@@ -40,10 +42,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "whisper": ("transformers", "openai-whisper", "ctranslate2"),
     "llm_sft": ("transformers", "gguf", "ollama", "gguf-adapter"),
     "llm_dpo": ("transformers", "gguf", "ollama", "gguf-adapter"),
+    "llm_grpo": ("transformers", "gguf", "ollama", "gguf-adapter"),
 }
 """Recipe → formats of its exports, the default first; all others have one. Its contract has them too, but needs torch."""
-SPEECH = ("voice_clone", "codec_lm", "csm")
-"""Recipes whose checkpoints are chosen by what they speak."""
 
 
 class SelectForm(BaseModel, extra="forbid"):
@@ -83,7 +84,7 @@ def make_page(studio: Studio) -> Page:
             run=summary,
             best=describe_best(summary),
             steps=[(step, losses.get(step)) for step in steps],
-            speaks=summary.recipe in SPEECH,
+            speaks=can_speak(summary.recipe),
             data=list_validation(studio.place),
             formats=FORMATS.get(summary.recipe, ()),
             is_selected=(run / "selection" / "selection.json").is_file(),
@@ -126,6 +127,11 @@ def make_page(studio: Studio) -> Page:
         run_links=offer,
         job_links=offer_after,
     )
+
+
+def can_speak(recipe: str) -> bool:
+    """Return whether a recipe makes a voice; False for one that is not built in, whose code is not imported."""
+    return recipe in built_in_recipes() and load_inference(find_recipe(recipe)).speech is not None
 
 
 def list_export_words(place: Path, form: ExportForm) -> list[str]:

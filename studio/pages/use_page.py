@@ -16,6 +16,8 @@ from overtone.finetune.cli.list_runs import ExportSummary, summarize_export
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.request_validation import RequestError, Route, is_loopback
 from overtone.finetune.pages.web_server import require_free_port
+from overtone.finetune.recipe import built_in_recipes, find_recipe
+from overtone.finetune.recipe.discovery import load_inference
 from overtone.studio.folder_content import find_file, find_inside, list_validation
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_whispers
@@ -32,12 +34,10 @@ from overtone.studio.page_interface import (
     redirect_to,
     require_name,
 )
-from overtone.studio.pages.choose_page import SPEECH
+from overtone.studio.pages.choose_page import can_speak
 from overtone.studio.pages.dataset_report import EVALUATION
 from overtone.studio.pages.run_page import SOUNDS
 
-CHAT = ("llm_sft", "llm_dpo")
-"""Recipes whose exports answer prompts."""
 SPOKEN, EVALUATIONS = Path("speech"), Path("evaluations")
 FIRST_PORT, LAST_PORT = 7861, 7960
 MOST_SOUNDS = 50
@@ -89,8 +89,8 @@ def make_page(studio: Studio) -> Page:
             "/use",
             name=str(model.relative_to(studio.place)),
             recipe=summary.recipe,
-            speaks=summary.recipe in SPEECH,
-            chats=summary.recipe in CHAT,
+            speaks=can_speak(summary.recipe),
+            chats=can_chat(summary.recipe),
             port=find_free_port(),
             texts=list_files(studio.place, (".txt", ".jsonl")),
             sounds=list_newest(studio.place / SPOKEN)[:MOST_SOUNDS],
@@ -114,13 +114,11 @@ def make_page(studio: Studio) -> Page:
         return [link_to("Use", "/use", model=str(export.folder.relative_to(studio.place)))]
 
     def offer_after(job: StudioJob) -> Sequence[Link]:
-        words = job.command.words
-        if job.command.verb == "eval-voice" and "--out" in words[:-1]:
-            return [link_to("Show the evaluation", "/report", folder=words[words.index("--out") + 1], page=EVALUATION)]
-        for verb, flag, label in (("export", "--to", "Use the model"), ("generate", "--model", "Back to the model")):
-            if job.command.verb == verb and flag in words[:-1]:
-                return [link_to(label, "/use", model=words[words.index(flag) + 1])]
-        return []
+        verb, words = job.command.verb, job.command.words
+        if verb == "eval-voice" and (out := find_word(words, "--out")):
+            return [link_to("Show the evaluation", "/report", folder=out, page=EVALUATION)]
+        flag, label = {"export": ("--to", "Use the model"), "generate": ("--model", "Back to the model")}.get(verb, ("", ""))
+        return [link_to(label, "/use", model=model)] if (model := find_word(words, flag)) else []
 
     def show_again(command: JobCommand, _: str) -> Response:
         return redirect_to("/use", model=find_word(command.words, "--model"))
@@ -163,6 +161,11 @@ def list_generate_words(place: Path, form: GenerateForm, speaks: bool) -> list[s
         return [*words, *flatten_options([("system", form.system), ("max-new-tokens", form.max_new_tokens)])]
     name = require_name("name of the sound", form.name)
     return [*words, *flatten_options([("speaker", form.speaker)]), "--out", str(SPOKEN / (name if form.text_file else f"{name}.wav"))]
+
+
+def can_chat(recipe: str) -> bool:
+    """Return whether the exports of a recipe answer prompts; False as in `can_speak`."""
+    return recipe in built_in_recipes() and load_inference(find_recipe(recipe)).chat is not None
 
 
 def list_evaluation_words(place: Path, form: EvaluateForm) -> list[str]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe.discovery import built_in_recipes, find_recipe, load_recipe
-from overtone.recipes.serving.access_control import AccessPolicy
-from overtone.studio.pages import choose_page
+from overtone.studio.pages import choose_page, use_page
 from overtone.studio.pages.choose_page import ExportForm, list_export_words
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.pages.test_run_page import write_run
 from tests.studio.test_folder_content import write_dataset
@@ -29,19 +26,18 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def app(place: Path) -> Iterator[App]:
-    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
-
-
 @pytest.mark.slow
 @pytest.mark.ci
 def test_the_formats_are_those_of_the_recipes() -> None:
     for name in built_in_recipes():
         formats = load_recipe(find_recipe(name)).formats
         assert choose_page.FORMATS.get(name, formats[:1]) == formats
+
+
+def test_what_a_model_does_is_what_its_recipe_offers() -> None:
+    assert [name for name in sorted(built_in_recipes()) if choose_page.can_speak(name)] == ["codec_lm", "csm", "voice_clone"]
+    assert [name for name in sorted(built_in_recipes()) if use_page.can_chat(name)] == ["llm_dpo", "llm_grpo", "llm_sft"]
+    assert not choose_page.can_speak("../evil") and not use_page.can_chat("../evil")
 
 
 def test_checkpoints_are_listed_with_their_evaluation(app: App, place: Path) -> None:
