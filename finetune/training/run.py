@@ -42,7 +42,7 @@ from overtone.finetune.terminal import print_diagnostic
 from overtone.finetune.training import out_of_memory
 from overtone.finetune.training.early_stopping_by_samples import SampleChoice
 from overtone.finetune.training.generation_during_training import Sampler, bytes_on_gpu
-from overtone.finetune.training.loop import fit
+from overtone.finetune.training.loop import Progress, fit
 from overtone.finetune.training.setup import FolderClaim, build, report_start
 from overtone.finetune.training.start_and_end_messages import describe_result, describe_start, describe_stop
 from overtone.finetune.training.step import Training
@@ -131,12 +131,7 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
         settings = tracker_settings(config.model_dump(mode="json"))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, settings, notify, recipe.unit)
-        if (killed := claims[0].killed) is not None:
-            events.say(f"warning: {killed}")
-            events.note("killed", progress.step, account=killed)
-        report_start(training, progress, events)
-        if world.is_main:
-            events.say("\n".join(describe_start(training, progress)))
+        report_launch(training, progress, events, claims[0].killed)
         started = time.monotonic()
         copies.schedule_upload(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
@@ -161,6 +156,16 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     if world.is_main:
         report_end(training, ending, events, time.monotonic() - started)
     return reason
+
+
+def report_launch(training: Training, progress: Progress, events: Events, killed: str | None) -> None:
+    """Report how the run starts or resumes. `killed`: how the launch before ended, if it was killed. Collective: call on every rank."""
+    if killed is not None:
+        events.say(f"warning: {killed}")
+        events.note("killed", progress.step, account=killed)
+    report_start(training, progress, events)
+    if training.world.is_main:
+        events.say("\n".join(describe_start(training, progress)))
 
 
 def release_lock(world: World, claims: Sequence[FolderClaim]) -> None:

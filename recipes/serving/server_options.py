@@ -24,10 +24,10 @@ class Address:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
-def add_server_options(parser: argparse.ArgumentParser, batch: bool = True) -> None:
-    """Add the options of address, access, queue and deadlines. `batch` False: for models that take one request at a time."""
+def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add the options of address and access. `port`: the default."""
     parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
-    parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
+    parser.add_argument("--port", type=int, default=port, help="port to listen on (default %(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
     parser.add_argument(
         "--trusted-proxy",
@@ -36,6 +36,11 @@ def add_server_options(parser: argparse.ArgumentParser, batch: bool = True) -> N
         metavar="ADDRESS",
         help="proxy, or network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given more than once",
     )
+
+
+def add_server_options(parser: argparse.ArgumentParser, batch: bool = True) -> None:
+    """Add the options of address, access, queue and deadlines. `batch` False: for models that take one request at a time."""
+    add_address_options(parser, 7861)
     if batch:
         parser.add_argument("--batch", type=int, default=8, help="requests that a model generates at once (default %(default)s)")
     parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests of a model (default %(default)s)")
@@ -58,8 +63,8 @@ def check_server_options(args: argparse.Namespace, positive: Collection[str]) ->
             raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
 
 
-def require_packages(names: Collection[str], requirement: str) -> None:
-    """Raises `UserError` if one of these packages is missing. `requirement`: what to install, as `overtone[serve]`."""
+def require_packages(names: Collection[str], requirement: str, verb: str = "serve") -> None:
+    """Raises `UserError` if one of these packages, which `verb` needs, is missing. `requirement`: what to install, as `overtone[serve]`."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"serve needs {', '.join(missing)}, which is not installed; install with: pip install '{requirement}'")
+        raise UserError(f"{verb} needs {', '.join(missing)}, which is not installed; install with: pip install '{requirement}'")

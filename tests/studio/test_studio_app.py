@@ -1,4 +1,4 @@
-"""The studio answers this machine, requires the token elsewhere, and runs no script of what it shows."""
+"""The studio answers this machine, requires the token of others, and runs no script of what it shows."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def load_functions(path: Path) -> tuple[dict[str, RewardFunction], dict[str, flo
         _check_signature(name, each)
     given: Mapping[str, Any] = getattr(module, WEIGHTS, {})
     if unknown := sorted(given.keys() - functions.keys()):
-        raise RewardError(f"{WEIGHTS} names {', '.join(unknown)}, which is no function of the file")
+        raise RewardError(f"{WEIGHTS} names {', '.join(unknown)}, which the file does not define")
     return functions, {name: float(given.get(name, 1.0)) for name in functions}
 
 
@@ -117,7 +117,7 @@ def compute_reward(call: RewardCall, functions: Mapping[str, RewardFunction]) ->
     value = functions[call["function"]](call["answer"], call["row"])
     if isinstance(value, SupportsFloat):
         return float(value)
-    raise RewardError(f"it returned {value!r:.60}, which is no number")
+    raise RewardError(f"it returned {value!r:.60}, not a number")
 
 
 def check_schema(answer: str, schema: Row) -> float:

@@ -133,7 +133,7 @@ def test_a_run_that_is_repeated_from_a_checkpoint_leaves_no_duplicates(base: Pat
 def test_a_step_with_another_policy_than_the_rollouts_is_not_applied(
     base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights that are not taken over make the answers those of an older policy, which the mismatch shows."""
+    """With old weights the answers are those of an older policy, which the mismatch shows."""
     monkeypatch.setattr(group_answering.GroupAnswering, "update_weights", forget_updates())
     with pytest.raises(UserError, match="nats for a token on average, above options.max_mismatch: 0.0001; the update was not applied"):
         run(config_of(base, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), world)
@@ -167,7 +167,7 @@ def test_a_row_that_a_mixture_draws_twice_gets_other_answers(base: Path, tmp_pat
 
 
 def test_an_update_that_is_not_finite_is_skipped(base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mismatch is not finite either, which is no reason to end the run."""
+    """The mismatch is not finite either, and does not end the run."""
     right, calls = group_answering.GroupAnswering._make_sample, list[int]()
 
     def spoil(self: Any, *given: Any) -> Any:

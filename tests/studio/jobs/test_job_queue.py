@@ -93,12 +93,12 @@ def test_jobs_that_have_ended_are_not_read_again(tmp_path: Path, monkeypatch: py
 
 
 def test_a_planted_link_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "outside").mkdir()
     (tmp_path / "w").mkdir()
-    (tmp_path / "w" / ".studio").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "w" / ".studio").symlink_to(tmp_path / "outside")
     with pytest.raises(UserError, match="link"):
         job_queue.start_job(tmp_path / "w", "report", ["runs/none"])
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Replies, Judge]]:
             found.requests.append((self.path, dict(self.headers), body))
             found.stuck.wait()
             self.send_response(found.status)
-            self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+            self.send_header("Location", "http://127.0.0.1:9/other")
             self.end_headers()
             self.wfile.write(found.content)
 

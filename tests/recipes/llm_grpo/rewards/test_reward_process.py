@@ -25,7 +25,7 @@ def test_a_call_without_a_function_checks_a_schema() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    with pytest.raises(RewardError, match="it returned None, which is no number"):
+    with pytest.raises(RewardError, match="it returned None, not a number"):
         compute_reward({"function": "f", "answer": "", "row": {}}, {"f": lambda _, __: None})
 
 

@@ -69,7 +69,7 @@ def test_functions_are_called_with_the_answer_and_the_row(process: RewardProcess
     [
         ("raises", "ValueError: line one line two"),
         ("nan", "it returned nan"),
-        ("text", "it returned 'much', which is no number"),
+        ("text", "it returned 'much', not a number"),
         ("slow", "it had not ended after 0.5 s"),
         ("large", "MemoryError"),
         ("gone", "its process ended with code 3"),
@@ -97,7 +97,7 @@ def test_a_call_that_takes_too_long_leaves_no_process(process: RewardProcess) ->
         ("from math import sqrt\nfrom os.path import join", "it defines no public function"),
         ("def f(", "SyntaxError"),
         ("import no_such_package_at_all", "No module named 'no_such_package_at_all'"),
-        ("WEIGHTS = {'g': 1}\ndef f(answer, row): return 1", "WEIGHTS names g, which is no function of the file"),
+        ("WEIGHTS = {'g': 1}\ndef f(answer, row): return 1", "WEIGHTS names g, which the file does not define"),
         ("WEIGHTS = {'f': float('nan')}\ndef f(answer, row): return 1", "the weight of f is not finite"),
         ("import sys; sys.exit(4)", "SystemExit: 4"),
         ("async def f(answer, row): return 1", "f is async or a generator"),
