@@ -112,9 +112,8 @@ def make_jinja() -> Environment:
 def find_target(command: JobCommand) -> str:
     """Return the folder or file that a command writes, for its name in a list; else its first word."""
     for flag in ("--run.dir", "--out", "--to"):
-        for index, word in enumerate(command.words[:-1]):
-            if word == flag:
-                return printable(command.words[index + 1][:80])
+        if found := find_word(command.words, flag):
+            return printable(found[:80])
     return printable(command.words[0][:80]) if command.words and not command.words[0].startswith("--") else ""
 
 

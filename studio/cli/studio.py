@@ -9,7 +9,6 @@ it starts keeps running when the browser or the studio is closed. By default onl
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import signal
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.pages import web_server
 from overtone.recipes.serving.access_control import load_access_policy
-from overtone.recipes.serving.server_options import Address
+from overtone.recipes.serving.server_options import Address, add_address_options, require_packages
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,16 +25,7 @@ def parser() -> argparse.ArgumentParser:
         prog="overtone studio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     options.add_argument("folder", type=Path, nargs="?", default=Path(), help="folder of datasets, runs and exports (default: this one)")
-    options.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
-    options.add_argument("--port", type=int, default=7859, help="port to listen on (default %(default)s)")
-    options.add_argument("--token-file", type=Path, help="file with a token that browsers must send; or set OVERTONE_TOKEN")
-    options.add_argument(
-        "--trusted-proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help="proxy, or network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given more than once",
-    )
+    add_address_options(options, 7859)
     return options
 
 
@@ -46,8 +36,7 @@ def main(argv: list[str]) -> int:
     web_server.require_port(options.port)
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; create it with: mkdir {options.folder}")
-    if missing := [name for name in ("h11", "starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise UserError(f"studio needs {', '.join(missing)}, which is not installed; install it with: pip install 'overtone[review]'")
+    require_packages(("h11", "starlette", "uvicorn"), "overtone[review]", "studio")
     policy = load_access_policy(options.host, options.token_file, options.trusted_proxy)
     web_server.require_free_port(options.port, options.host)
     from overtone.studio.studio_app import make_application

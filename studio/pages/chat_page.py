@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,18 +20,16 @@ from overtone.studio.page_interface import (
     Page,
     Studio,
     accept_command,
-    accept_json,
-    answer_form,
     find_free_name,
+    find_word,
     flatten_options,
     is_short,
     link_to,
     name_dataset,
     read_options,
-    require_name,
 )
-from overtone.studio.pages.voice_page import SHOWN, FolderForm
-from overtone.studio.uploads.upload_folders import CHATS, count_files, list_held_files, make_upload_folder
+from overtone.studio.pages.folder_list import list_folders
+from overtone.studio.uploads.upload_folders import CHATS, list_held_files
 
 
 class ChatForm(BaseModel, extra="forbid"):
@@ -64,27 +61,22 @@ def make_page(studio: Studio) -> Page:
             "",
             folder=name,
             held=list_held_files(folder),
-            shown=SHOWN,
             shapes=SHAPES,
             given=given,
             name=Path(given["--out"]).name if "--out" in given else find_free_name(studio.place / DATASETS, folder.name),
         )
 
-    def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
-        return {"next": link_to("", "/chats/folder", folder=make_upload_folder(studio.place, CHATS, require_name("name", form.name)))[0]}
-
+    folders = list_folders(studio, "/chats", CHATS, "Chats", "New assistant", "files")
     routes, endpoints = accept_command(studio, "/chats/prepare", ChatForm, lambda form: build_command(studio.place, form), show_settings)
     return Page(
         routes=(
-            Route("GET", "/chats"),
+            *folders[0],
             Route("GET", "/chats/folder", query={"folder": is_short}),
-            accept_json("/chats/new", FolderForm),
             *routes,
         ),
         endpoints=(
-            Endpoint("/chats", lambda _: studio.render("chat_list.html", "/chats", folders=count_files(studio.place, CHATS))),
+            *folders[1],
             Endpoint("/chats/folder", lambda request: render_folder(request.query_params.get("folder", ""), [])),
-            answer_form("/chats/new", FolderForm, make_folder),
             *endpoints,
         ),
         assets=(FOLDER / "chat_folder.js",),
@@ -105,7 +97,5 @@ def build_command(place: Path, form: ChatForm) -> tuple[str, list[str]]:
 
 def link_dataset(job: StudioJob) -> list[Link]:
     """Return the link to the dataset that a job has made or read."""
-    words = job.command.words
-    if job.command.verb == "text" and "--out" in words[:-1]:
-        return [link_to("Open the dataset", "/chats/dataset", folder=words[words.index("--out") + 1])]
-    return []
+    made = find_word(job.command.words, "--out") if job.command.verb == "text" else ""
+    return [link_to("Open the dataset", "/chats/dataset", folder=made)] if made else []

@@ -25,34 +25,25 @@ from overtone.studio.page_interface import (
     accept_json,
     answer_form,
     find_free_name,
+    find_word,
     flatten_options,
     is_short,
     link_to,
     name_dataset,
     read_options,
-    require_name,
 )
+from overtone.studio.pages.folder_list import list_folders
 from overtone.studio.uploads.speaker_consent import CONSENT, TEXTS, Ground, read_consent, write_consent
 from overtone.studio.uploads.upload_folders import (
     RECORDINGS,
-    count_files,
     count_recordings,
     has_transcripts,
     list_held_files,
-    make_upload_folder,
 )
 
-SHOWN = 200
-"""Files in the list."""
 LANGUAGES = ("en", "de", "es", "fr", "it", "pt", "ru", "zh", "ja", "ko")
 """Languages that the list offers; the field takes others, too."""
 PRESETS = ("default", "clean", "keep-all")
-
-
-class FolderForm(BaseModel, extra="forbid"):
-    """A new folder."""
-
-    name: str
 
 
 class ConsentForm(BaseModel, extra="forbid"):
@@ -97,7 +88,6 @@ def make_page(studio: Studio) -> Page:
             consent_file=CONSENT,
             grounds=TEXTS,
             held=held,
-            shown=SHOWN,
             recordings=count_recordings(held),
             given=given,
             name=Path(given["--out"]).name if "--out" in given else find_free_name(studio.place / DATASETS, folder.name),
@@ -109,26 +99,22 @@ def make_page(studio: Studio) -> Page:
             microphone=link_to("", "/voice/microphone", folder=name)[0],
         )
 
-    def make_folder(form: FolderForm, _: Mapping[str, str]) -> dict[str, str]:
-        return {"next": make_address(make_upload_folder(studio.place, RECORDINGS, require_name("name", form.name)))}
-
     def give_consent(form: ConsentForm, _: Mapping[str, str]) -> dict[str, str]:
         write_consent(find_inside(studio.place, form.folder), form.who, form.ground)
-        return {"next": make_address(form.folder)}
+        return {"next": link_to("", "/voice/folder", folder=form.folder)[0]}
 
+    folders = list_folders(studio, "/voice", RECORDINGS, "Recordings", "New voice", "recordings")
     routes, endpoints = accept_command(studio, "/voice/prepare", VoiceForm, lambda form: build_command(studio, form), show_settings)
     return Page(
         routes=(
-            Route("GET", "/voice"),
+            *folders[0],
             Route("GET", "/voice/folder", query={"folder": is_short}),
-            accept_json("/voice/new", FolderForm),
             accept_json("/voice/consent", ConsentForm),
             *routes,
         ),
         endpoints=(
-            Endpoint("/voice", lambda _: studio.render("voice_list.html", "/voice", folders=count_files(studio.place, RECORDINGS))),
+            *folders[1],
             Endpoint("/voice/folder", lambda request: render_folder(request.query_params.get("folder", ""), {})),
-            answer_form("/voice/new", FolderForm, make_folder),
             answer_form("/voice/consent", ConsentForm, give_consent),
             *endpoints,
         ),
@@ -137,11 +123,6 @@ def make_page(studio: Studio) -> Page:
         beginnings=(("/voice", "New voice"),),
         job_links=link_dataset,
     )
-
-
-def make_address(folder: str) -> str:
-    """Return the address of the page of a folder of recordings."""
-    return link_to("", "/voice/folder", folder=folder)[0]
 
 
 def build_command(studio: Studio, form: VoiceForm) -> tuple[str, list[str]]:
@@ -160,6 +141,5 @@ def build_command(studio: Studio, form: VoiceForm) -> tuple[str, list[str]]:
 def link_dataset(job: StudioJob) -> list[Link]:
     """Return the link to the dataset that a job has made."""
     words = job.command.words
-    if job.command.verb != "voice" or "--out" not in words[:-1] or "--dry-run" in words:
-        return []
-    return [link_to("Open the dataset", "/voice/dataset", folder=words[words.index("--out") + 1])]
+    made = find_word(words, "--out") if job.command.verb == "voice" and "--dry-run" not in words else ""
+    return [link_to("Open the dataset", "/voice/dataset", folder=made)] if made else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 
 from overtone.data_prep.cli import text
 from overtone.finetune.errors import UserError
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.pages.chat_dataset import ROWS, list_counts, read_page
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.data_prep.conftest import MARKUP
 from tests.studio.jobs.test_job_records import make_folder
@@ -27,13 +24,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "given.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert text.main([str(tmp_path / "given.jsonl"), "--out", str(tmp_path / "data" / "us"), "--val-share", "0"]) == 0
     return tmp_path
-
-
-@pytest.fixture
-def app(place: Path) -> Iterator[App]:
-    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def test_pages_cover_all_rows_once(place: Path) -> None:

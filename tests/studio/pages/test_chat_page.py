@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.pages.chat_page import ChatForm, build_command
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.data_prep.conftest import MARKUP
 from tests.studio.jobs.test_job_records import make_folder
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    found = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def post(app: App, path: str, **body: Any) -> Any:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from overtone.data_prep.pages.report_page import FOLDER
-from overtone.recipes.serving.access_control import AccessPolicy
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.test_folder_content import write_dataset
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
+def place(tmp_path: Path) -> Path:
     write_dataset(tmp_path / "data")
-    found = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
+    return tmp_path
 
 
 def test_the_policy_admits_the_script_of_reports_alone(app: App, tmp_path: Path) -> None:

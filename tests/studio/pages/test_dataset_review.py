@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,9 @@ import soundfile
 from overtone.data_prep.pages import voice_dataset_loader
 from overtone.data_prep.pages.voice_dataset_loader import Dataset
 from overtone.finetune.errors import UserError
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.page_interface import Studio
 from overtone.studio.pages import dataset_review
 from overtone.studio.pages.dataset_review import OpenReviews, make_address
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.data_prep import example_clips
 
@@ -42,13 +39,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(voice_dataset_loader, "read_dataset", read_dataset)
     return tmp_path
-
-
-@pytest.fixture
-def app(place: Path) -> Iterator[App]:
-    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def test_a_clip_is_heard_and_decided(app: App, place: Path) -> None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
-from overtone.recipes.serving.access_control import AccessPolicy
-from overtone.studio.studio_app import make_application
 from overtone.studio.uploads.received_files import LARGEST_PIECE
 from overtone.studio.uploads.speaker_consent import write_consent
 from tests.asgi import HOME, Answer, App
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
+def place(tmp_path: Path) -> Path:
     for name in ("recordings/me", "chats/us", ".studio/jobs"):
         (tmp_path / name).mkdir(parents=True)
-    found = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
+    return tmp_path
 
 
 def send(app: App, content: bytes, headers: tuple[tuple[bytes, bytes], ...] = (HOME,), **query: object) -> Answer:

@@ -6,28 +6,18 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import JobEnd, JobProcess
 from overtone.studio.page_interface import Page, Studio
 from overtone.studio.pages import job_page
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
 from tests.studio.waiting import wait_for
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    found = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def start(folder: Path) -> int:

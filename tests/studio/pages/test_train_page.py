@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,6 @@ def place(tmp_path: Path) -> Path:
     write_dataset(tmp_path / "data" / "my chats", made_by="overtone text")
     write_dataset(tmp_path / "data" / "voice")
     return tmp_path
-
-
-@pytest.fixture
-def app(place: Path) -> Iterator[App]:
-    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def test_the_words_are_a_command_that_the_verb_understands(place: Path) -> None:

@@ -6,13 +6,11 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs.job_commands import check_command
 from overtone.studio.page_interface import Studio
 from overtone.studio.pages import job_page, use_page
@@ -26,7 +24,6 @@ from overtone.studio.pages.use_page import (
     list_newest,
     list_server_words,
 )
-from overtone.studio.studio_app import make_application
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
 
@@ -47,13 +44,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "speech").mkdir()
     (tmp_path / "speech" / "one.wav").write_bytes(b"RIFF")
     return tmp_path
-
-
-@pytest.fixture
-def app(place: Path) -> Iterator[App]:
-    found = App(make_application(place, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
 
 
 def test_a_chat_model_answers_and_a_voice_speaks(app: App) -> None:

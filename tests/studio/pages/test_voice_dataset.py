@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import JobEnd
-from overtone.studio.studio_app import make_application
 from overtone.studio.uploads.speaker_consent import write_consent
 from tests.asgi import App
 from tests.studio.jobs.test_job_records import make_folder
@@ -20,11 +17,9 @@ from tests.studio.test_folder_content import write_dataset
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
+def place(tmp_path: Path) -> Path:
     write_dataset(tmp_path / "data" / "me")
-    found = App(make_application(tmp_path, "127.0.0.1", AccessPolicy(None, local=True)))
-    yield found
-    found.close()
+    return tmp_path
 
 
 def read_command(app: App, step: str, **settings: str) -> Any:
