@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from overtone.finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
 from overtone.finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state
+from overtone.finetune.checkpointing.late_evaluations import complete_state
 from overtone.finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from overtone.finetune.data.mixture import describe_changes
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
@@ -381,7 +382,7 @@ def _read_state_or_none(path: Path) -> CheckpointState | None:
 
 
 def read_state(path: Path) -> CheckpointState:
-    """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py.
+    """`state.json` of a checkpoint, validated as in finetune/checkpointing/checkpoint_metadata.py, with its late evaluation.
 
     Raises `UserError` with the first invalid key.
     """
@@ -395,7 +396,7 @@ def read_state(path: Path) -> CheckpointState:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise format_error(path, found.get("format") if isinstance(found, dict) else None)
     try:
-        return parse_state(data)
+        return complete_state(path, parse_state(data))
     except ValueError as error:
         raise UserError(f"{path / 'state.json'}: {error}; the file was not written by training, so choose another checkpoint") from None
 

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
+from overtone.finetune.checkpointing.late_evaluations import complete_state
 from overtone.finetune.checkpointing.remote_lease import Lease
 from overtone.finetune.checkpointing.retention import Keep
 from overtone.finetune.config import Checkpoint
@@ -173,10 +174,12 @@ def has_complete_copy(committed: Path, url: RemoteAddress) -> bool:
 
 def prune(url: RemoteAddress, keep: Keep, newest: str, run_dir: Path) -> None:
     """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads. `run_dir`:
-    the local one, which has the measurements of samples."""
+    the local one, which has the measurements of samples and the late evaluations."""
     folders = list_copies(url)
     states = {
-        name: state for name, inside in folders.items() if MANIFEST in inside and (state := _read_remote_state(url, name)) is not None
+        name: complete_state(checkpoint.folder_of(run_dir) / name, state)
+        for name, inside in folders.items()
+        if MANIFEST in inside and (state := _read_remote_state(url, name)) is not None
     }
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]
     for name in [*unfinished, *checkpoint.choose_surplus(states, keep, newest, run_dir)]:

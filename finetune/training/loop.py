@@ -14,6 +14,7 @@ from typing import Any
 from overtone.finetune import config
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.late_evaluations import LateEvaluation, write_evaluation
 from overtone.finetune.checkpointing.remote_copies import download_newest
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.command_lines import overtone_command
@@ -72,6 +73,8 @@ def fit(
     stop = None
     if evaluation_due(training, progress):  # of the base, or one that a stop interrupted in the previous launch
         progress, stop = evaluate_or_stop(training, progress, events, requests)
+        if progress.step and progress.validation_loss is not None:
+            run_on_main(training.world, partial(record_late_evaluation, training, progress))
     early = explain_early_end(training, progress, samples)
     if stop is None and early is not None:  # by this evaluation, or in an earlier launch
         return progress, early
@@ -209,6 +212,20 @@ def run_evaluation(training: Training, progress: Progress, events: Events, reque
     if not best_by.is_sampled:
         progress = note_metric(progress, finite.get(best_by.metric), best_by)
     return replace(progress, validation_loss=measured["loss"], evaluation=finite)
+
+
+def record_late_evaluation(training: Training, progress: Progress) -> None:
+    """Record an evaluation of the checkpoint that this launch resumed from, which was saved without one. On rank 0."""
+    assert training.val is not None and progress.validation_loss is not None
+    evaluation = LateEvaluation(
+        validation_loss=progress.validation_loss,
+        evaluation=progress.evaluation,
+        best_by=training.config.checkpoint.best_by,
+        best_value=progress.best_value,
+        stale_evaluations=progress.stale_evaluations,
+        validation=training.val.digest,
+    )
+    write_evaluation(checkpoint.folder_of(training.config.run.dir) / f"step-{progress.step:08d}", evaluation)
 
 
 def note_metric(progress: Progress, value: float | None, best_by: BestBy) -> Progress:

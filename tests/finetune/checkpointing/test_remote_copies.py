@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing import checkpoint, remote_copies, remote_lease
+from overtone.finetune.checkpointing.late_evaluations import LateEvaluation, write_evaluation
 from overtone.finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
 from overtone.finetune.config import Config
 from overtone.finetune.distributed.process_group import World, join, leave
@@ -168,6 +169,19 @@ def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_delete
     remote.write(f"{url}/step-00000001/state.json", b"{}")
     remote_copies.prune(url, 2, "step-00000006", copied)
     assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 5, 4, 2], "the newest two, the best, and another run's"
+
+
+def test_an_evaluation_of_a_later_launch_keeps_the_best_copy(copied: Path) -> None:
+    url = elsewhere(copied)
+    shutil.copytree(local(copied, 4), local(copied, 2))
+    for step in (2, 4, 6):
+        remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
+    late = LateEvaluation(
+        validation_loss=0.5, evaluation={"loss": 0.5}, best_by=None, best_value=0.5, stale_evaluations=0, validation="rows"
+    )
+    write_evaluation(local(copied, 2), late)
+    remote_copies.prune(url, 2, "step-00000006", copied / "run")
+    assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 4, 2]
 
 
 def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:

@@ -15,6 +15,7 @@ from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.data import batching
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.evaluation_selection import select_by_evaluation
 from overtone.finetune.monitoring.loss_spikes import NotFiniteError
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import read_log
@@ -146,16 +147,16 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_that_resumes(tmp_path: 
     assert losses[0] == losses[1] and len(losses[0]) == 6, "bit by bit: dropout, order, moments and rate go on"
 
 
-def evaluate_as_planned(monkeypatch: pytest.MonkeyPatch, planned: list[float], stop_at: tuple[int, ...] = ()) -> None:
-    """One evaluation after the other finds these values of `score`, and a loss that falls. During those with a number of `stop_at`, a
-    signal arrives."""
+def evaluate_as_planned(monkeypatch: pytest.MonkeyPatch, planned: list[float | None], stop_at: tuple[int, ...] = ()) -> None:
+    """One evaluation after the other finds these values of `score`, and a loss that falls; None: a signal interrupts it. During those with
+    a number of `stop_at`, a signal arrives that does not."""
     rest = iter(enumerate(planned))
 
-    def evaluate(_training: Training, _rows: object, requests: StopRequests) -> dict[str, float]:
+    def evaluate(_training: Training, _rows: object, requests: StopRequests) -> dict[str, float] | None:
         number, value = next(rest)
-        if number in stop_at:
+        if value is None or number in stop_at:
             requests.record_signal("SIGTERM")
-        return {"loss": 9.0 - number, "score": value}
+        return None if value is None else {"loss": 9.0 - number, "score": value}
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
 
@@ -191,6 +192,28 @@ def test_patience_counts_the_same_after_a_stop(tmp_path: Path, world: World, mon
             assert progress.step == step and reason.startswith("stopped by SIGTERM")
         ends[name] = fitted(*tiny.built(world, config), world)
     assert ends["whole"] == ends["stopped"] and ends["whole"][0].step == 4 and ends["whole"][1].startswith("finished early")
+
+
+@pytest.mark.parametrize("stopped_at", [2, 3], ids=["before the last step", "at the last step"])
+def test_a_stop_during_an_evaluation_loses_none_of_the_choice(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, stopped_at: int
+) -> None:
+    """The checkpoint is saved without its evaluation, which the next launch makes: it is the best, so it is chosen and kept."""
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    steps = (("eval.every", "1"), ("checkpoint.every", "1"), ("checkpoint.keep", "2"), ("train.steps", "3"))
+    config = tiny.config_in(tmp_path, *steps, ("data.val", val), ("checkpoint.best_by", "score"))
+
+    evaluate_as_planned(monkeypatch, [*(0.5 for _ in range(1, stopped_at)), None])
+    progress, reason = fitted(*tiny.built(world, config), world)
+    assert (progress.step, reason) == (stopped_at, "stopped by SIGTERM on rank 0")
+    folder = checkpoint.folder_of(config.run.dir)
+    assert stopped_at not in checkpoint.read_metric(folder, BestBy("score"))
+    evaluate_as_planned(monkeypatch, [0.1, *(0.9 for _ in range(3 - stopped_at))])
+    for _ in range(2):  # the second of these launches evaluates nothing
+        progress, reason = fitted(*tiny.built(world, config), world)
+        assert (progress.step, progress.best_value, reason) == (3, 0.1, "finished")
+    assert select_by_evaluation(config.run.dir).choice.step == stopped_at
+    assert checkpoint.find_problem(folder / f"step-{stopped_at:08d}") is None
 
 
 def test_another_metric_is_counted_from_the_start(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
