@@ -15,7 +15,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from overtone.recipes.speech.evaluation.evaluation_items import Item
-from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, Recognizer
+from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts, Recognizer
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
 from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
@@ -29,6 +29,18 @@ class ScoringModels:
     """None: no transcripts."""
     encoders: Sequence[tuple[SimilarityEncoder, SpeakerClipVectors]]
     """Each speaker encoder with its vectors of the real clips."""
+
+
+@dataclass(frozen=True)
+class ItemTranscript:
+    """The transcript of a clip that should speak an item's text, compared with that text."""
+
+    text: str | None = None
+    """None: there is no recognizer, or it failed."""
+    errors: ErrorCounts | None = None
+    words: Sequence[AlignedWord] = ()
+    again: bool = False
+    """The value of `ScoredClip.transcribed_again`."""
 
 
 def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[SimilarityEncoder]:
@@ -90,17 +102,20 @@ def score_all(takes: Mapping[str, Sequence[Take]], models: ScoringModels) -> dic
 def score(take: Take, models: ScoringModels, real_seconds: float | None) -> ScoredClip:
     """All measures of one clip."""
     samples = read_clip(take.path)
-    transcript, errors, words, again = None, None, list[AlignedWord](), False
-    if models.asr is not None:
-        language = intelligibility.choose_language(models.asr, take.item.language)
-        found = intelligibility.transcribe(models.asr, samples, language)
-        transcript, again = None if found.problem else found.text, found.again
-        if transcript is not None:
-            errors = intelligibility.count_errors(take.item.text, transcript, language)
-            words = intelligibility.align_words(take.item.text, transcript, language)
-    similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
+    said = ItemTranscript() if models.asr is None else transcribe_item(models.asr, samples, take.item)
+    similarities = {encoder.name: measure_similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
     sound = audio_measures.measure(samples)
-    return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, transcript, errors, words, similarities, again)
+    return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, said.text, said.errors, said.words, similarities, said.again)
+
+
+def transcribe_item(asr: Recognizer, samples: Samples, item: Item) -> ItemTranscript:
+    """Transcribe `samples` [n] at 24 kHz, and compare with the item's text."""
+    language = intelligibility.choose_language(asr, item.language)
+    found = intelligibility.transcribe(asr, samples, language)
+    if found.problem:
+        return ItemTranscript(again=found.again)
+    errors = intelligibility.count_errors(item.text, found.text, language)
+    return ItemTranscript(found.text, errors, intelligibility.align_words(item.text, found.text, language), found.again)
 
 
 def describe_retries(clips: Sequence[ScoredClip]) -> list[str]:
@@ -151,7 +166,9 @@ def _silence_of(path: Path) -> Samples:
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 
 
-def _similarity(encoder: SimilarityEncoder, voices: SpeakerClipVectors, samples: Samples, item: Item) -> float | None:
+def measure_similarity(encoder: SimilarityEncoder, voices: SpeakerClipVectors, samples: Samples, item: Item) -> float | None:
+    """Cosine of `samples` [n] at 24 kHz to the other real clips of the item's speaker; None for silence or too short a clip, and without
+    such clips."""
     vector = speaker_similarity.embed(encoder, samples)
     if vector is None:
         return None

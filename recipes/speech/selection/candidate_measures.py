@@ -157,14 +157,21 @@ def judge(take: Take, models: ScoringModels) -> ComparedClip:
 def expect_seconds(items: Sequence[Item], recordings: Sequence[Item]) -> dict[str, float]:
     """Key of an item → seconds of sound that the speaker would take for it: those of the recording of the same text, or else the number of
     characters divided by the speaker's rate in all `recordings`. Items of speakers without recordings are missing."""
+    voiced, rates = measure_recordings(recordings)
+    found = {item.key: voiced.get(item.key) or (len(item.text) / rates[item.speaker] if item.speaker in rates else 0.0) for item in items}
+    return {key: seconds for key, seconds in found.items() if seconds > 0}
+
+
+def measure_recordings(recordings: Sequence[Item]) -> tuple[dict[str, float], dict[str, float]]:
+    """Key of a recording → its seconds of sound, and speaker → characters per second of sound in all recordings. Speakers without sound are
+    missing."""
     voiced = {item.key: _voiced_seconds(item) for item in recordings if item.recording is not None}
     rates = {}
     for speaker in {item.speaker for item in recordings}:
         own = [item for item in recordings if item.speaker == speaker and voiced.get(item.key)]
         if own:
             rates[speaker] = sum(len(item.text) for item in own) / sum(voiced[item.key] for item in own)
-    found = {item.key: voiced.get(item.key) or (len(item.text) / rates[item.speaker] if item.speaker in rates else 0.0) for item in items}
-    return {key: seconds for key, seconds in found.items() if seconds > 0}
+    return voiced, rates
 
 
 def _voiced_seconds(item: Item) -> float:
