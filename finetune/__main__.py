@@ -58,7 +58,7 @@ MODULES = {
 
 OTHER_NAMES = {
     **dict.fromkeys(("merge", "fuse", "merge-lora", "convert", "save"), "export: `overtone export RUN --to FOLDER` merges adapters"),
-    **dict.fromkeys(("push", "upload", "push-to-hub"), "export: `overtone export RUN --to FOLDER --push-to-hub NAME`"),
+    **dict.fromkeys(("push", "upload", "push-to-hub"), "export: `overtone export EXPORTED_FOLDER --push-to-hub NAME`"),
     **dict.fromkeys(("resume", "continue", "restart"), "train: the command that started the run resumes it"),
     **dict.fromkeys(("fit", "finetune", "sft", "lora", "run"), "train"),
     **dict.fromkeys(("eval", "evaluate", "test", "score"), "eval-voice for a voice; for a chat model, train evaluates on --data.val"),

@@ -22,6 +22,7 @@ from overtone.finetune.monitoring.run_records import EXIT_RECORD, read_json
 FLAG = "launch"
 PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
 """Flags of accelerate that may stand beside --launch."""
+NUMBERS = tuple(key for key in PASSED_ON if key != "main_process_ip")
 DEEPSPEED = "DEEPSPEED"
 """`distributed_type` of launch files for DeepSpeed."""
 
@@ -57,12 +58,20 @@ def take_launch(arguments: Arguments) -> Launch | None:
         raise UserError(f"--{next(iter(given))}: this process is a rank of a launcher already; remove the flag, or the other launcher")
     if FLAG not in given:
         raise UserError(f"--{next(iter(given))} needs --{FLAG} FILE, as in --{FLAG} fsdp2 --num_processes 4")
+    for key in NUMBERS:
+        if key in given and not (given[key].isdecimal() and given[key].isascii()):
+            raise UserError(f"--{key} {given[key]}: expected a number, as in --{key} 4")
+    if given.get("num_processes", "1").strip("0") == "":
+        raise UserError("--num_processes 0: a training needs a process; give 1 or more")
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     file, flags = find_launch_file(given[FLAG]), [word for key in PASSED_ON if key in given for word in (f"--{key}", given[key])]
     settings = read_config_file(file).values
     if settings.get("distributed_type") == DEEPSPEED:
         raise UserError(f"--{FLAG} {file} {explain_deepspeed(file)}")
-    return Launch(file, settings, flags)
+    found = Launch(file, settings, flags)
+    if found.is_single and "num_processes" in given:
+        raise UserError(f"--num_processes: {file} describes one process; for several give --{FLAG} ddp or --{FLAG} fsdp2")
+    return found
 
 
 def check_engine(environ: Mapping[str, str]) -> None:
@@ -95,8 +104,6 @@ def launch(wanted: Launch, arguments: Sequence[str], run_dir: Path) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    if wanted.is_single and "--num_processes" in wanted.flags:
-        raise UserError(f"--num_processes: {wanted.file} describes one process; for several give --{FLAG} ddp or --{FLAG} fsdp2")
     words = ["--config_file", str(wanted.file), *wanted.flags, *command_lines.training_script(), *arguments]
     before = read_change_time(run_dir)
     logging.disable(logging.ERROR)  # the launcher logs each signal and each exit code; the ranks say what happened

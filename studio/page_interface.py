@@ -40,6 +40,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """Names of new datasets, runs and exports."""
 
 
+Endpoints = tuple[tuple[Route, ...], tuple[Endpoint, ...]]
+"""Requests that the guard admits, and the functions that answer them."""
 Link = tuple[str, str]
 """Address and label."""
 
@@ -142,7 +144,7 @@ def accept_command(
     kind: type[Form],
     build: Callable[[Form], tuple[str, list[str]]],
     show: Callable[[JobCommand, str], Response],
-) -> tuple[tuple[Route, ...], tuple[Endpoint, ...]]:
+) -> Endpoints:
     """Return the routes and endpoints of a form that starts a verb: POST `path` starts it as a job and leads to the job's page, POST
     `path/command` returns the command alone, as `command`, or as `detail` what is wrong or missing, and GET `path?from=ID` is the page that
     changes the settings of a job.

@@ -3,10 +3,12 @@
                                                      [--recipe PATH] [--adapter-only [--base-name NAME]]
                                                      [--strength S | --best]
                                                      [--push-to-hub NAME [--private]]
+overtone export EXPORTED_FOLDER --push-to-hub NAME [--private]
 
 Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
 LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
 URL of a run's `checkpoint.copy_to`, and --to may be a URL: the export is then made in the system's temporary folder (TMPDIR) and uploaded.
+The second form uploads an export as it is.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import check_choice, check_run_exists, parse_arguments, refuse_dataset
-from overtone.finetune.command_lines import overtone_command
+from overtone.finetune.command_lines import exported_folder, overtone_command
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting import hub_upload
 from overtone.finetune.exporting.export_provenance import CARD
@@ -29,6 +31,8 @@ from overtone.finetune.exporting.model_card_metadata import describe_target
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from overtone.finetune.storage import files, remote
+from overtone.finetune.storage.foreign_model_formats import ADAPTER
+from overtone.finetune.storage.strict_json import read_object
 from overtone.finetune.terminal import announce_torch, print_line
 
 DTYPES = ("bf16", "fp32")
@@ -46,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="RUN_OR_CHECKPOINT",
         help="folder of a run (uses its newest valid checkpoint) or of one checkpoint (checkpoints/step-*), or the URL of a copy",
     )
-    parser.add_argument("--to", type=remote.parse_place, required=True, metavar="FOLDER", help="output folder or URL; must not exist yet")
+    parser.add_argument("--to", type=remote.parse_place, metavar="FOLDER", help="output folder or URL; must not exist yet")
     parser.add_argument(
         "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
     )
@@ -98,6 +102,11 @@ def main(argv: list[str]) -> int:
         private=arguments.private,
         quantize=arguments.quantize,
     )
+    if isinstance(source, Path) and (source / CARD).is_file():
+        print_line(f"uploaded to {upload_export(source, place, options)}")
+        return 0
+    if place is None:
+        raise UserError(f"--to is missing; name the new folder of the export, as in --to {exported_folder(Path(source.name))}")
     card = export_model(source, place, options)
     if not options.adapter_only and (command := find_next_command(card, place, options.recipe)):
         print_line(f"next: {command}")
@@ -163,6 +172,33 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
         return read_json(target / CARD)
 
 
+def upload_export(folder: Path, place: Path | RemoteAddress | None, options: ExportOptions) -> str:
+    """Upload an exported folder to the hub; returns the URL. Raises `UserError` for options that would need another export, and for an
+    adapter whose base nobody else can load."""
+    name = options.push_to_hub
+    if name is None:
+        raise UserError(f"{folder}: an export already; give --push-to-hub OWNER/MODEL to upload it, or the folder of a run to export that")
+    other = replace(options, push_to_hub=None, private=False)
+    if place is not None or other != ExportOptions():
+        changed = "to" if place is not None else next(key for key, value in asdict(other).items() if value != getattr(ExportOptions(), key))
+        flag = {"form": "format"}.get(changed, changed).replace("_", "-")
+        raise UserError(f"--{flag}: {folder} is an export already, which is uploaded as it is; remove the flag, or export the run anew")
+    hub_upload.check_repository(name)
+    adapter = read_object(folder / ADAPTER) if (folder / ADAPTER).is_file() else {}
+    named, base = adapter.get("base_model_name_or_path"), read_object(folder / CARD).get("base")
+    is_local = isinstance(base, dict) and named == base.get("source") and not base.get("revision")
+    if isinstance(named, str) and (is_local or Path(named).is_absolute()):
+        raise UserError(
+            f"--push-to-hub {name}: {explain_local_base(named)}; export the run again with --adapter-only --base-name OWNER/MODEL"
+        )
+    return hub_upload.push(folder, name, options.private)
+
+
+def explain_local_base(source: str) -> str:
+    """Return why an adapter of this base cannot be published."""
+    return f"the run was trained from the folder {source}, which nobody else can load and which would be published"
+
+
 def check_base_name(options: ExportOptions, place: Path, step: int | None) -> None:
     """Raises `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
     from overtone.finetune.checkpointing import checkpoint
@@ -174,8 +210,8 @@ def check_base_name(options: ExportOptions, place: Path, step: int | None) -> No
     state = checkpoint.read_state(checkpoint.find(place, step))
     if not is_on_hub(state):
         raise UserError(
-            f"--push-to-hub {options.push_to_hub} --adapter-only: the run was trained from the folder {state['base']['source']}, which "
-            "nobody else can load and which would be published; give the base's name on the hub, as in --base-name OWNER/MODEL"
+            f"--push-to-hub {options.push_to_hub} --adapter-only: {explain_local_base(state['base']['source'])}; give the base's name on "
+            "the hub, as in --base-name OWNER/MODEL"
         )
 
 

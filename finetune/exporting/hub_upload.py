@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 
 WRITABLE = "a token with write access (huggingface.co/settings/tokens)"
@@ -42,7 +43,7 @@ def push(folder: Path, name: str, private: bool) -> str:
     except Exception as error:  # the hub client raises many unrelated types for refused requests and network errors
         raise UserError(
             f"--push-to-hub {name}: {explain_failure(error, name, api.endpoint)}. The export in {folder} is complete; "
-            f"upload it with `hf upload {name} {folder}`"
+            f"upload it with `{overtone_command('export', folder, '--push-to-hub', name, *(['--private'] if private else []))}`"
         ) from error
     return str(made)
 

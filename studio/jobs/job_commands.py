@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from overtone.data_prep.transcription.faster_whisper_engine import PREFIX
+from overtone.finetune import command_lines, launcher
 from overtone.finetune.addresses import hide_word
 from overtone.finetune.argument_parsing import check_choice
 from overtone.finetune.config import Config, list_command_line_keys
 from overtone.finetune.config_diff import flatten
-from overtone.finetune.config_sources import parse_overrides
+from overtone.finetune.config_sources import Arguments, parse_overrides
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.recipe.discovery import find_recipe, load_options
@@ -44,9 +46,9 @@ FLAGS: dict[str, dict[str, Kind]] = {
     "select": {"--data": "path", "--asr": "path"},
     "eval-voice": dict.fromkeys(("--model", "--data", "--asr", "--out"), "path"),
     "export": {
-        "--to": "path",
+        **dict.fromkeys(("--to", "--push-to-hub"), "path"),
         **dict.fromkeys(("--step", "--format", "--strength", "--quantize"), "text"),
-        **dict.fromkeys(("--best", "--adapter-only"), "switch"),
+        **dict.fromkeys(("--best", "--adapter-only", "--private"), "switch"),
     },
     "generate": {
         **dict.fromkeys(("--model", "--text-file", "--prompt-file", "--out"), "path"),
@@ -57,6 +59,8 @@ FLAGS: dict[str, dict[str, Kind]] = {
 """Verb → its flags that the pages write. All others are refused, also those that argparse would complete. `train` and `plan` also take the
 keys of the config."""
 CONFIGURED = ("train", "plan")
+LAUNCHING = ("--launch", "--num_processes")
+"""Flags of both for several processes of this machine."""
 SECTIONS = frozenset(Config.model_fields) - {"recipe"}
 PUBLISHING = ("checkpoint.copy_to",)
 """Keys that send files to another machine."""
@@ -102,7 +106,8 @@ def split_words(verb: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not word.startswith("-"):
             yield "", word
             continue
-        is_key = verb in CONFIGURED and (flag == "--recipe" or (flag[2:].partition(".")[0] in SECTIONS and "." in flag))
+        is_setting = flag[2:].partition(".")[0] in SECTIONS and "." in flag
+        is_key = verb in CONFIGURED and (is_setting or flag in ("--recipe", *LAUNCHING))
         if not is_key and flag not in FLAGS[verb]:
             raise UserError(f"the studio does not start `overtone {verb}` with {flag[:80]}; start this command in a terminal")
         if FLAGS[verb].get(flag) == "switch":
@@ -123,11 +128,15 @@ def _check_config(place: Path, verb: str, options: Sequence[tuple[str, str]]) ->
         check_choice("--recipe", recipe, built_in_recipes())
     known = [load_options(find_recipe(recipe)) for recipe in recipes or built_in_recipes()]
     code = {key for each in known for key, _ in list_command_line_keys(each, "options.")}
+    launching = list[tuple[str, str]]()
     texts = (*TEXT_KEYS, *(() if not recipes or {*recipes} & {*FILE_PROMPTS} else ("sample.prompts",)))
     for flag, text in options:
         if not flag:
             raise UserError(f"unexpected word {text[:80]!r} of `overtone {verb}`; values follow a flag, as in --train.lr 1e-5")
         if flag == "--recipe" or flag in FLAGS[verb]:
+            continue
+        if flag in LAUNCHING:
+            launching.append((flag[2:], text))
             continue
         for key, value in flatten(parse_overrides([(flag[2:], text)]).values).items():
             if value is not None and key in (*code, *PUBLISHING):
@@ -137,6 +146,17 @@ def _check_config(place: Path, verb: str, options: Sequence[tuple[str, str]]) ->
                 raise UserError(f"--log.trackers {others[0][:80]} sends the metrics to another program; start this command in a terminal")
             for one in given if key not in texts else ():
                 _check_path(place, one)
+    _check_launch(place, launching)
+
+
+def _check_launch(place: Path, options: Sequence[tuple[str, str]]) -> None:
+    """Check what starts several processes: a launch file of the package alone, since one of a downloaded folder may name any program."""
+    names = [value for key, value in options if key == launcher.FLAG]
+    for name in names:
+        check_choice("--launch", name, [path.stem for path in command_lines.configs_folder().glob("*.yaml")])
+        if os.path.lexists(place / name):
+            raise UserError(f"--launch {name} would read the file {name} in the studio's folder; rename that file")
+    launcher.take_launch(Arguments(overrides=[*options]))
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, folder_handles
 from overtone.studio.folder_content import PLACE
@@ -93,14 +95,22 @@ def _require_own(job: StudioJob) -> None:
 
 
 def signal_child(child: tuple[int, float], at_once: bool) -> None:
-    """Send the process of a job the signal at which it saves and ends; `at_once`: kill it and the processes of its group."""
+    """Send the process of a job the signal at which it saves and ends; `at_once`: kill it, its group, and all processes below it, since a
+    launcher starts each rank in a session of its own."""
     if not job_records.is_process(*child):
         return
-    with contextlib.suppress(ProcessLookupError):
-        if at_once:
-            os.killpg(child[0], signal.SIGKILL)
-        else:
+    if not at_once:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(child[0], signal.SIGTERM)
+        return
+    below = list[psutil.Process]()
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(child[0]).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child[0], signal.SIGKILL)
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def list_ahead(place: Path, id: str, passed: set[str]) -> list[StudioJob]:

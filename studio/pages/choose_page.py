@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
@@ -30,7 +29,7 @@ from overtone.studio.page_interface import (
     flatten_options,
     is_short,
     link_to,
-    redirect_to,
+    read_options,
     require_name,
 )
 from overtone.studio.pages.dataset_report import SELECTION
@@ -73,8 +72,9 @@ class ExportForm(BaseModel, extra="forbid"):
 def make_page(studio: Studio) -> Page:
     """Return the page."""
 
-    def show(request: Request) -> Response:
-        run = find_inside(studio.place, request.query_params.get("run", ""))
+    def render(name: str, given: Mapping[str, str]) -> Response:
+        """Show a run; its forms have the values of a command: `given`, its flags and their values."""
+        run = find_inside(studio.place, name)
         summary, losses = summarize_run(run), read_curves(run).evaluations
         steps = [int(path.name.removeprefix(STEP)) for path in list_checkpoints(run)]
         return studio.render(
@@ -90,7 +90,8 @@ def make_page(studio: Studio) -> Page:
             is_selected=(run / "selection" / "selection.json").is_file(),
             has_table=(run / "selection" / SELECTION).is_file(),
             whispers=list_whispers(),
-            export=find_free_name(studio.place / EXPORTS, run.name),
+            export=find_free_name(studio.place / EXPORTS, Path(given["--to"]).name if "--to" in given else run.name),
+            given=given,
         )
 
     def offer(run: RunSummary) -> Sequence[Link]:
@@ -103,7 +104,7 @@ def make_page(studio: Studio) -> Page:
         return [link_to("Choose and export", "/choose", run=run)] if run else []
 
     def show_again(command: JobCommand, _: str) -> Response:
-        return redirect_to("/choose", run=next(iter(command.words), ""))
+        return render(next(iter(command.words), ""), read_options(command.words))
 
     select = accept_command(
         studio,
@@ -123,7 +124,7 @@ def make_page(studio: Studio) -> Page:
     )
     return Page(
         routes=(Route("GET", "/choose", query={"run": is_short}), *select[0], *export[0]),
-        endpoints=(Endpoint("/choose", show), *select[1], *export[1]),
+        endpoints=(Endpoint("/choose", lambda request: render(request.query_params.get("run", ""), {})), *select[1], *export[1]),
         run_links=offer,
         job_links=offer_after,
     )

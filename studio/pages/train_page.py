@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
+from overtone.finetune.command_lines import configs_folder
 from overtone.finetune.config import make_config_class
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_key_descriptions import fields
@@ -22,7 +23,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.pages.request_validation import RequestError, Route
 from overtone.finetune.recipe.discovery import find_recipe, load_options, load_released_models
-from overtone.finetune.storage import demo_models
+from overtone.finetune.storage import demo_models, input_files
 from overtone.studio.folder_content import DatasetKind, DatasetSummary, find_content, find_inside, read_kind
 from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_records import JobCommand
@@ -32,6 +33,7 @@ from overtone.studio.page_interface import (
     Studio,
     accept_command,
     find_free_name,
+    flatten_options,
     is_job,
     is_short,
     link_to,
@@ -69,6 +71,10 @@ class TrainForm(BaseModel):
     model: str
     adapters: str = "full"
     """`full`, `lora` or `qlora`."""
+    launch: str = ""
+    """Launch file of the package; empty: one process."""
+    num_processes: str = ""
+    """Number of processes, in place of that of the launch file."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ def prepare_form(studio: Studio, query: Mapping[str, str]) -> dict[str, object]:
         "models": [*list_models(recipe), *list_local_models(studio.place)],
         "default_model": next((one.default for one in settings if one.key == "model.source"), ""),
         "given": given,
+        "launches": list_launch_files(),
         "adapters": "full" if given.get("model.lora") != "true" else "qlora" if "model.quantization" in given else "lora",
         "main": [one for key in MAIN for one in settings if one.key == key],
         "sections": group_settings(settings),
@@ -165,6 +172,7 @@ def list_words(place: Path, form: TrainForm) -> list[str]:
     words += ["--run.dir", str(RUNS / require_name("name of the run", form.name))]
     if form.adapters != "full":
         words += ["--model.lora", "true", *(["--model.quantization", "nf4"] if form.adapters == "qlora" else [])]
+    words += flatten_options([("launch", form.launch), ("num_processes", form.num_processes)])
     return [*words, *(word for key, value in form.__pydantic_extra__.items() for word in (f"--{key}", value))]
 
 
@@ -202,6 +210,16 @@ def list_models(recipe: str) -> list[str]:
     folder = find_recipe("llm_sft" if recipe.startswith("llm_") else recipe)  # all of these train any chat model
     demo = [DEMO_BASES[recipe]] if recipe in DEMO_BASES and demo_models.find_data() is not None else []
     return [*demo, *(one.name for one in load_released_models(folder))]
+
+
+@functools.cache
+def list_launch_files() -> dict[str, str]:
+    """Return the names of the package's launch files for one machine, each with its description, the second line of the file."""
+    found = dict[str, str]()
+    for path in sorted(configs_folder().glob("*.yaml")):
+        if read_config_file(path).values["num_machines"] == 1:
+            found[path.stem] = input_files.read_text(path).partition("\n# ")[2].partition("\n")[0]
+    return found
 
 
 def list_local_models(place: Path) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -22,6 +24,8 @@ from overtone.studio.folder_content import find_file, find_inside, list_validati
 from overtone.studio.jobs.job_records import JobCommand, StudioJob
 from overtone.studio.models_at_hand import list_whispers
 from overtone.studio.page_interface import (
+    Endpoints,
+    Form,
     Link,
     Page,
     Studio,
@@ -31,13 +35,14 @@ from overtone.studio.page_interface import (
     flatten_options,
     is_short,
     link_to,
-    redirect_to,
+    read_options,
     require_name,
 )
 from overtone.studio.pages.choose_page import can_speak
 from overtone.studio.pages.dataset_report import EVALUATION
 from overtone.studio.pages.run_page import SOUNDS
 
+FORMS = ("speak", "answer", "evaluate", "serve", "push")
 SPOKEN, EVALUATIONS = Path("speech"), Path("evaluations")
 FIRST_PORT, LAST_PORT = 7861, 7960
 MOST_SOUNDS = 50
@@ -78,12 +83,23 @@ class ServeForm(BaseModel, extra="forbid"):
     """A file of texts for a blind comparison of the two."""
 
 
+class PushForm(BaseModel, extra="forbid"):
+    """The settings of an upload with `overtone export`."""
+
+    model: str
+    repository: str = ""
+    """Its name on the hub."""
+    private: bool = False
+
+
 def make_page(studio: Studio) -> Page:
     """Return the page."""
 
-    def show(request: Request) -> Response:
-        model = find_inside(studio.place, request.query_params.get("model", ""))
+    def render(name: str, changed: str = "", words: Sequence[str] = ()) -> Response:
+        """Show a model; the form `changed` has the values of these words of its command."""
+        model, given = find_inside(studio.place, name), read_options(words)
         summary = summarize_export(model)
+        out = Path(given.get("--out", "")).name.removesuffix(".wav")
         return studio.render(
             "use_page.html",
             "/use",
@@ -91,11 +107,12 @@ def make_page(studio: Studio) -> Page:
             recipe=summary.recipe,
             speaks=can_speak(summary.recipe),
             chats=can_chat(summary.recipe),
-            port=find_free_port(),
+            **{one: defaultdict(str, given if one == changed else {}) for one in FORMS},
+            port=given.get("--port") or find_free_port(),
             texts=list_files(studio.place, (".txt", ".jsonl")),
             sounds=list_newest(studio.place / SPOKEN)[:MOST_SOUNDS],
-            sound_name=find_free_name(studio.place / SPOKEN, "speech", ".wav"),
-            evaluation=find_free_name(studio.place / EVALUATIONS, "evaluation"),
+            sound_name=find_free_name(studio.place / SPOKEN, out if changed == "speak" else "speech", ".wav"),
+            evaluation=find_free_name(studio.place / EVALUATIONS, out if changed == "evaluate" else "evaluation"),
             source=summary.source,
             data=list_validation(studio.place),
             whispers=list_whispers(),
@@ -117,32 +134,37 @@ def make_page(studio: Studio) -> Page:
         verb, words = job.command.verb, job.command.words
         if verb == "eval-voice" and (out := find_word(words, "--out")):
             return [link_to("Show the evaluation", "/report", folder=out, page=EVALUATION)]
+        if verb == "export" and "--push-to-hub" in words and "--to" not in words:
+            return [link_to("Back to the model", "/use", model=words[0])]
         flag, label = {"export": ("--to", "Use the model"), "generate": ("--model", "Back to the model")}.get(verb, ("", ""))
         return [link_to(label, "/use", model=model)] if (model := find_word(words, flag)) else []
 
-    def show_again(command: JobCommand, _: str) -> Response:
-        return redirect_to("/use", model=find_word(command.words, "--model"))
+    def accept(name: str, kind: type[Form], verb: str, list_words: Callable[[Path, Form], list[str]]) -> Endpoints:
+        """Return the requests of the form `name`, of which an upload alone names the model without a flag."""
 
-    speech = accept_command(
-        studio, "/use/speak", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=True)), show_again
+        def show_again(command: JobCommand, _: str) -> Response:
+            return render(find_word(command.words, "--model") or next(iter(command.words), ""), name, command.words)
+
+        return accept_command(studio, f"/use/{name}", kind, lambda form: (verb, list_words(studio.place, form)), show_again)
+
+    forms = (
+        accept("speak", GenerateForm, "generate", partial(list_generate_words, speaks=True)),
+        accept("answer", GenerateForm, "generate", partial(list_generate_words, speaks=False)),
+        accept("evaluate", EvaluateForm, "eval-voice", list_evaluation_words),
+        accept("serve", ServeForm, "serve", list_server_words),
+        accept("push", PushForm, "export", list_push_words),
     )
-    answer = accept_command(
-        studio, "/use/answer", GenerateForm, lambda form: ("generate", list_generate_words(studio.place, form, speaks=False)), show_again
-    )
-    evaluation = accept_command(
-        studio, "/use/evaluate", EvaluateForm, lambda form: ("eval-voice", list_evaluation_words(studio.place, form)), show_again
-    )
-    server = accept_command(studio, "/use/serve", ServeForm, lambda form: ("serve", list_server_words(studio.place, form)), show_again)
     return Page(
         routes=(
             Route("GET", "/use", query={"model": is_short}),
             Route("GET", "/use/sound", query={"file": is_short}),
-            *speech[0],
-            *answer[0],
-            *evaluation[0],
-            *server[0],
+            *(route for routes, _ in forms for route in routes),
         ),
-        endpoints=(Endpoint("/use", show), Endpoint("/use/sound", play), *speech[1], *answer[1], *evaluation[1], *server[1]),
+        endpoints=(
+            Endpoint("/use", lambda request: render(request.query_params.get("model", ""))),
+            Endpoint("/use/sound", play),
+            *(endpoint for _, endpoints in forms for endpoint in endpoints),
+        ),
         export_links=offer,
         job_links=offer_after,
     )
@@ -183,6 +205,14 @@ def list_server_words(place: Path, form: ServeForm) -> list[str]:
     if not form.port.isdecimal() or not FIRST_PORT <= int(form.port) <= LAST_PORT:
         raise UserError(f"port {form.port[:20]!r}: give a port from {FIRST_PORT} to {LAST_PORT}")
     return ["--model", form.model, *flatten_options([("port", form.port), ("base", form.base), ("blind", form.blind)])]
+
+
+def list_push_words(place: Path, form: PushForm) -> list[str]:
+    """Return the words of `overtone export` that upload an export. Raises `UserError` for what is no model, and without a repository."""
+    find_inside(place, form.model)
+    if not form.repository.strip():
+        raise UserError("enter the name of the repository on the hub, as OWNER/MODEL")
+    return [form.model, *flatten_options([("push-to-hub", form.repository.strip())]), *(["--private"] if form.private else [])]
 
 
 def find_free_port() -> int:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
         (["export", "runs/voice", "--to=x", "--adapteronly"], "unknown flag --adapteronly; did you mean --adapter-only?"),
         (["check", "runs/voice", "--xyz"], "unknown flag --xyz; the flags are --help"),
         (["exprot", "runs/voice"], "unknown verb 'exprot'; did you mean export?"),
-        (["export", "runs/voice"], "the following arguments are required: --to; `overtone export --help` describes"),
+        (["export", "runs/voice"], "--to is missing; name the new folder of the export, as in --to exports/voice"),
         (["cp", "voice_clon"], "unknown name 'voice_clon'; did you mean voice_clone?"),
         (["cp", "--too"], "unknown flag --too; the flags are --help"),
         (["cp"], "the following arguments are required: NAME; `overtone cp --help`"),

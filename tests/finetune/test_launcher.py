@@ -75,6 +75,9 @@ def test_the_ranks_receive_the_arguments_of_the_training(tmp_path: Path, monkeyp
         (["--launch", "fsdp3"], "--launch fsdp3: no such file, and no launch file of that name; known are cpu, ddp, fsdp2, "),
         (["--num_processes", "2"], "--num_processes needs --launch FILE, as in --launch fsdp2 --num_processes 4"),
         (["--launch", "one_gpu", "--num_processes", "2"], "one_gpu.yaml describes one process; for several give --launch ddp"),
+        (["--launch", "cpu", "--num_processes", "two"], "--num_processes two: expected a number, as in --num_processes 4"),
+        (["--launch", "cpu", "--num_processes", "-1"], "--num_processes -1: expected a number"),
+        (["--launch", "cpu", "--num_processes", "0"], "--num_processes 0: a training needs a process; give 1 or more"),
         (["--launch", "fsdp2"], "fsdp2.yaml: Cuda is not available; without GPUs give --num_processes N"),
         (["--launch", "cpu", "--train.lrr", "1"], "--train.lrr: unknown key train.lrr; did you mean train.lr?"),
     ],
@@ -110,7 +113,7 @@ def test_a_launch_file_of_one_process_trains_in_this_one() -> None:
     given = take_launch(parse_arguments(["--launch", "one_gpu", "--train.lr", "1"]))
     assert given is not None and not given.starts_processes
     assert take_launch(parse_arguments(["--train.lr", "1"])) is None
-    for more in (["--launch", "fsdp2"], ["--launch", "cpu"], ["--launch", "one_gpu", "--num_processes", "2"]):
+    for more in (["--launch", "fsdp2"], ["--launch", "cpu"], ["--launch", "one_gpu", "--main_process_port", "2"]):
         several = take_launch(parse_arguments(more))
         assert several is not None and several.starts_processes
 

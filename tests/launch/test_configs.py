@@ -61,6 +61,7 @@ def test_a_launch_file_is_short_and_begins_with_its_command(name: str) -> None:
     assert len(lines) <= 25
     assert lines[0].startswith("# accelerate launch ") and f"--config_file configs/{name}.yaml" in lines[0]
     assert "finetune/train.py --recipe voice_clone" in lines[0]
+    assert lines[1].startswith(("# One process ", "# Two processes ")) and lines[1].endswith("."), "the studio shows it"
 
 
 @pytest.mark.parametrize("name", CONFIGS)

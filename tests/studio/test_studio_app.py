@@ -124,7 +124,7 @@ def test_home_names_what_it_cannot_show(app: App, tmp_path: Path) -> None:
 
 FORM_PATHS = [
     "/train", "/train/plan", "/choose/select", "/choose/export", "/use/speak", "/use/answer", "/use/evaluate", "/use/serve",
-    "/voice/prepare", "/chats/prepare", "/voice/dataset/codes", "/voice/dataset/report", "/voice/dataset/stricter",
+    "/use/push", "/voice/prepare", "/chats/prepare", "/voice/dataset/codes", "/voice/dataset/report", "/voice/dataset/stricter",
     "/chats/dataset/tokens", "/chats/dataset/report",
 ]  # fmt: skip
 

@@ -1577,10 +1577,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/checkpointing/remote_copies.py",
-        "states = {\n        name: state for name, inside in folders.items() if MANIFEST in inside and",
-        "states = {name: state for name, inside in folders.items() if",
+        "if MANIFEST in inside and (state :=",
+        "if (state :=",
         "tests/finetune/checkpointing/test_remote_copies.py::test_an_unfinished_upload_does_not_count_for_retention",
         "unfinished uploads count for retention, and complete remote copies are deleted",
+    ),
+    Mutant(
+        "finetune/checkpointing/late_evaluations.py",
+        "if found.manifest != _digest_manifest(checkpoint):",
+        "if not found.manifest:",
+        "tests/finetune/checkpointing/test_late_evaluations.py::test_a_record_that_does_not_fit_counts_as_missing",
+        "the evaluation of a checkpoint that was replaced decides about its successor",
     ),
     Mutant(
         "finetune/cli/generate.py",

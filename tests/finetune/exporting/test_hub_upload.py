@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -72,6 +73,35 @@ def test_an_adapter_is_not_published_with_a_folder_of_this_machine(hub: Hub, tmp
     assert done.returncode == 2 and "--base-name is for --adapter-only" in done.stderr
 
 
+def test_an_export_is_uploaded_as_it_is(hub: Hub, folder: Path) -> None:
+    (folder / "overtone.json").write_text(json.dumps({"recipe": "llm_sft", "base": {"source": "models/tiny", "revision": None}}))
+    export = ("-m", "finetune", "export", folder)
+    done = run(hub, folder.parent, *export, "--push-to-hub", "me/whole", "--private")
+    assert (done.returncode, done.stdout) == (0, f"uploaded to {hub.address}/me/whole\n"), done.stderr
+    assert set(hub.repositories["me/whole"]) == {"README.md", "model.safetensors", "inner/part.json", "overtone.json"}
+    assert hub.private["me/whole"] and TOKEN not in done.stdout + done.stderr
+    for words, message in (
+        ((), f"{folder}: an export already; give --push-to-hub OWNER/MODEL to upload it"),
+        (("--push-to-hub", "me/x", "--to", folder / "new"), f"--to: {folder} is an export already, which is uploaded as it is"),
+        (("--push-to-hub", "me/x", "--format", "gguf"), "--format: "),
+        (("--push-to-hub", "me/x", "--adapter-only"), "--adapter-only: "),
+        (("--push-to-hub", "me/my model"), "not a repository name"),
+    ):
+        done = run(hub, folder.parent, *export, *words)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert "me/x" not in hub.repositories
+
+
+@pytest.mark.parametrize(("named", "is_published"), [("models/tiny", False), ("/home/me/tiny", False), ("owner/base", True)])
+def test_an_exported_adapter_names_a_base_that_others_can_load(hub: Hub, folder: Path, named: str, is_published: bool) -> None:
+    (folder / "overtone.json").write_text(json.dumps({"recipe": "llm_sft", "base": {"source": "models/tiny", "revision": None}}))
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": named}))
+    repository = f"me/of-{Path(named).parent.name}"
+    done = run(hub, folder.parent, "-m", "finetune", "export", folder, "--push-to-hub", repository)
+    assert (done.returncode == 0) == is_published == (repository in hub.repositories), done.stderr
+    assert is_published or "export the run again with --adapter-only --base-name OWNER/MODEL" in done.stderr
+
+
 def test_subfolders_are_uploaded_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:
     for _ in range(2):
         assert run(hub, folder.parent, "-c", PUSH, folder, "me/mine").returncode == 0
@@ -90,7 +120,8 @@ def test_a_refusal_is_reported_and_the_folder_kept(hub: Hub, folder: Path, name:
     done = run(hub, folder.parent, "-c", PUSH, folder, name, token=token, address="http://127.0.0.1:9" if away else None)
     assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and message in done.stderr
     assert (
-        f"The export in {folder} is complete; upload it with `hf upload {name} {folder}`" in done.stderr and "Traceback" not in done.stderr
+        f"The export in {folder} is complete; upload it with `overtone export {folder} --push-to-hub {name}`" in done.stderr
+        and "Traceback" not in done.stderr
     )
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 3
 

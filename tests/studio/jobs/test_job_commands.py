@@ -29,6 +29,9 @@ MODEL = ["--model", "exports/a"]
         ("train", TRAIN),
         ("plan", [*TRAIN, "--show-batch"]),
         ("train", VOICE_PROMPTS),
+        ("export", ["exports/a", "--push-to-hub", "me/voice", "--private"]),
+        ("train", [*TRAIN, "--launch", "cpu", "--num_processes", "3"]),
+        ("plan", [*TRAIN, "--launch", "fsdp2"]),
         ("train", ["--recipe", "llm_sft", "--train.seed", "-1", "--log.trackers", "tensorboard", "--checkpoint.copy_to", "null"]),
         ("generate", [*MODEL, "--text", "See https://example.org/../x, /etc/passwd."]),
         ("generate", [*MODEL, "--prompt=-- Who?", "--system", "/", "--speaker=-x"]),
@@ -76,7 +79,14 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
         ("train", ["--recipe", "runs/evil"], "--recipe runs/evil: no such choice"),
         ("train", ["--recipe=../evil"], "no such choice"),
         ("train", ["--recipe", "llm_sft", "--recipe", "evil"], "no such choice"),
-        ("train", ["--launch", "ddp"], "with --launch"),
+        ("train", ["--launch", "./ddp"], "--launch ./ddp: no such choice"),
+        ("train", ["--launch", "runs/evil.yaml"], "no such choice"),
+        ("train", ["--launch", "ddp"], "would read the file ddp in the studio's folder"),
+        ("train", ["--num_processes", "2"], "--num_processes needs --launch FILE"),
+        ("plan", ["--launch", "cpu", "--num_processes", "two"], "--num_processes two: expected a number"),
+        ("train", ["--launch", "one_gpu", "--num_processes", "2"], "one_gpu.yaml describes one process"),
+        ("train", ["--launch", "cpu", "--main_process_ip", "10.0.0.1"], "with --main_process_ip"),
+        ("generate", [*MODEL, "--launch", "cpu"], "with --launch"),
         ("train", ["--run.dir", "/tmp/run"], "/tmp/run leads out"),
         ("train", ["--run.dir=../run"], r"\.\./run leads out"),
         ("train", ["--data.train", "s3://bucket/train.jsonl"], "leads out"),
@@ -84,7 +94,7 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
         ("train", ["--data.mix", "[{path: 'https://a/b'}]"], "leads out"),
         ("train", ["--run.dir", "link/run"], "link/run leads out"),
         ("train", ["--model.source", "https://me:secret@example.org/a"], "an address with a password"),
-        ("export", ["runs/a", "--push-to-hub", "me/voice"], "with --push-to-hub"),
+        ("export", ["exports/a", "--push-to-hub", "https://me:secret@example.org/a"], "an address with a password"),
         ("serve", [*MODEL, "--token-file", "b"], "with --token-file"),
         ("train", ["a\0b"], "null character"),
         ("train", ["a"] * 501, "501 words"),
@@ -120,6 +130,7 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
 )
 def test_other_commands_are_refused(verb: str, words: list[str], reason: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/tmp")
+    (tmp_path / "ddp").write_text("distributed_type: MULTI_GPU\n")
     with pytest.raises(UserError, match=reason):
         check_command(tmp_path, verb, words)
 

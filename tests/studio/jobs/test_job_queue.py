@@ -130,3 +130,15 @@ def test_a_process_is_signalled_only_if_it_is_the_one_of_the_job() -> None:
     assert process.wait(60) == -signal.SIGTERM
     job_queue.signal_child((number, started), at_once=True)  # it has ended: nothing happens
     assert time.time() > started and os.getpid() != number
+
+
+def test_the_ranks_of_a_launcher_end_with_it() -> None:
+    """They are in sessions of their own, as those of torch's launcher."""
+    rank = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+    code = f"import subprocess, sys; rank = {rank}; print(rank.pid, flush=True); rank.wait()"
+    launcher = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    rank_identity = job_records.identify_process(int(launcher.stdout.readline()))
+    job_queue.signal_child(job_records.identify_process(launcher.pid), at_once=True)
+    assert launcher.wait(60) == -signal.SIGKILL
+    wait_for(lambda: not job_records.is_process(*rank_identity))

@@ -13,6 +13,8 @@ from overtone.finetune.recipe.discovery import built_in_recipes, find_recipe, lo
 from overtone.studio.pages import choose_page, use_page
 from overtone.studio.pages.choose_page import ExportForm, list_export_words
 from tests.asgi import App
+from tests.studio.form_values import read_form
+from tests.studio.jobs.test_job_records import make_folder
 from tests.studio.pages.test_run_page import write_run
 from tests.studio.test_folder_content import write_dataset
 
@@ -78,6 +80,31 @@ def test_a_voice_is_compared_with_recordings(app: App, place: Path) -> None:
 def test_the_words_of_an_export(changes: dict[str, object], words: list[str], place: Path) -> None:
     form = ExportForm.model_validate({**RUN, **changes})
     assert list_export_words(place, form) == ["runs/a", "--to", "exports/mine", *words]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["select", "runs/a"],
+        ["select", "runs/voice", "--data", "data/me/val.jsonl", "--asr", "tiny"],
+        ["export", "runs/a", "--to", "exports/mine"],
+        ["export", "runs/a", "--to", "exports/mine", "--best"],
+        ["export", "runs/a", "--to", "exports/mine", "--step", "1", "--format", "gguf", "--strength", "0.7", "--quantize", "q8_0"],
+        ["export", "runs/a", "--to", "exports/mine", "--step", "3", "--adapter-only"],
+    ],
+    ids=["select", "select a voice", "export", "export the best", "export a step", "export an adapter"],
+)
+def test_changed_settings_begin_with_those_of_the_job(words: list[str], app: App, place: Path) -> None:
+    voice = write_run(place / "runs" / "voice", 1e-3, {"event": "evaluation", "step": 3, "val/loss": 1.25})
+    (voice / "checkpoints" / "step-00000003" / "state.json").write_text(json.dumps({"recipe": "voice_clone"}))
+    for name in ("me", "you"):
+        (write_dataset(place / "data" / name) / "val.jsonl").write_text("{}\n")
+    (place / "runs" / "a" / "selection").mkdir()
+    (place / "runs" / "a" / "selection" / "selection.json").write_text("{}")
+    path = f"/choose/{words[0]}"
+    id = make_folder(place, command={"verb": words[0], "words": words[1:], "page": path}).name
+    fields = json.dumps(read_form(app.ask("GET", path, query=f"from={id}".encode()).body, path)).encode()
+    assert shlex.split(json.loads(app.ask("POST", f"{path}/command", fields).body)["command"]) == ["overtone", *words]
 
 
 @pytest.mark.parametrize(

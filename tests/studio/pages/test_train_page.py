@@ -96,6 +96,24 @@ def test_a_refused_setting_starts_nothing(app: App, place: Path) -> None:
     assert app.ask("POST", "/train", json.dumps({**FORM, "train.lr": [1]}).encode()).status == 400
 
 
+def test_several_processes(app: App, place: Path) -> None:
+    page = app.ask("GET", "/train", query=b"dataset=data%2Fmy+chats").body.decode()
+    assert '<option value="ddp">ddp: One process for each visible GPU; each holds the whole model.</option>' in page
+    assert '"hsdp"' not in page and "two_nodes" not in page, "they need a terminal on each machine"
+    words = list_words(place, TrainForm.model_validate({**FORM, "launch": "cpu", "num_processes": "3"}))
+    assert words[-4:] == ["--launch", "cpu", "--num_processes", "3"]
+    id = make_folder(place, command={"verb": "train", "words": words, "page": "/train"}).name
+    again = app.ask("GET", "/train", query=f"from={id}".encode()).body.decode()
+    assert '<option value="cpu" selected>' in again and 'name="num_processes" inputmode="numeric" value="3"' in again
+    for fields, sentence in (
+        ({"num_processes": "3"}, "--num_processes needs --launch FILE, as in --launch fsdp2 --num_processes 4"),
+        ({"launch": "cpu", "num_processes": "many"}, "--num_processes many: expected a number, as in --num_processes 4"),
+    ):
+        for path in ("/train", "/train/plan"):
+            answer = json.loads(app.ask("POST", f"{path}/command", json.dumps({**FORM, **fields}).encode()).body)
+            assert answer == {"command": "", "detail": sentence}
+
+
 def test_a_dataset_that_is_gone_is_named_and_replaced_by_none(app: App, place: Path) -> None:
     words = ["--recipe", "llm_sft", "--data.train", "data/gone/train.jsonl", "--run.dir", "runs/mine"]
     id = make_folder(place, command={"verb": "train", "words": words, "page": "/train"}).name

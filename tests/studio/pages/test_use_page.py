@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.errors import UserError
+from overtone.studio.jobs import job_queue, job_records
 from overtone.studio.jobs.job_commands import check_command
 from overtone.studio.page_interface import Studio
 from overtone.studio.pages import job_page, use_page
@@ -25,7 +26,11 @@ from overtone.studio.pages.use_page import (
     list_server_words,
 )
 from tests.asgi import App
+from tests.finetune import fake_hub
+from tests.studio.form_values import read_form
 from tests.studio.jobs.test_job_records import make_folder
+from tests.studio.test_folder_content import write_dataset
+from tests.studio.waiting import wait_for_end
 
 MODEL = {"model": "exports/a b"}
 
@@ -122,6 +127,61 @@ def test_the_shown_command(app: App) -> None:
     assert shlex.split(shown) == ["overtone", "generate", "--model", "exports/a b", "--prompt=It's"]
     empty = json.loads(app.ask("POST", "/use/answer/command", json.dumps(MODEL).encode()).body)
     assert empty == {"command": "", "detail": "enter a text or choose a file, and not both"}
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/use/speak", ["generate", "--model", "exports/voice", "--text=It's <b>\n-- me", "--speaker", "me", "--out", "speech/two.wav"]),
+        ("/use/speak", ["generate", "--model", "exports/voice", "--text-file", "lines.txt", "--out", "speech/lines"]),
+        ("/use/answer", ["generate", "--model", "exports/a b", "--prompt=Who?", "--system", "Be kind.", "--max-new-tokens", "9"]),
+        (
+            "/use/evaluate",
+            [*("eval-voice", "--model", "exports/voice", "--data", "data/me/val.jsonl", "--asr", "tiny"), "--out", "evaluations/v.2"],
+        ),
+        ("/use/serve", ["serve", "--model", "exports/voice", "--port", "7911", "--base", "models/a", "--blind", "lines.txt"]),
+        ("/use/push", ["export", "exports/a b", "--push-to-hub", "me/mine"]),
+        ("/use/push", ["export", "exports/a b", "--push-to-hub", "me/mine", "--private"]),
+    ],
+    ids=["speak", "speak a file", "answer", "evaluate", "serve", "publish", "publish privately"],
+)
+def test_changed_settings_begin_with_those_of_the_job(path: str, words: list[str], app: App, place: Path) -> None:
+    (write_dataset(place / "data" / "you") / "val.jsonl").write_text("{}\n")
+    (write_dataset(place / "data" / "me") / "val.jsonl").write_text("{}\n")
+    id = make_folder(place, command={"verb": words[0], "words": words[1:], "page": path}).name
+    page = app.ask("GET", path, query=f"from={id}".encode()).body
+    fields = json.dumps(read_form(page, path)).encode()
+    assert shlex.split(json.loads(app.ask("POST", f"{path}/command", fields).body)["command"]) == ["overtone", *words]
+
+
+def test_a_model_is_published_by_the_shown_command(app: App, place: Path) -> None:
+    page = app.ask("GET", "/use", query=b"model=exports%2Fa+b").body
+    assert read_form(page, "/use/push") == {"model": "exports/a b", "private": True}, "nothing is public by mistake"
+    answer = json.loads(app.ask("POST", "/use/push/command", json.dumps(MODEL).encode()).body)
+    assert answer == {"command": "", "detail": "enter the name of the repository on the hub, as OWNER/MODEL"}
+    for name in ("https://me:hf_secret@example.org/a", "../a"):
+        refused = app.ask("POST", "/use/push", json.dumps({**MODEL, "repository": name}).encode())
+        assert refused.status == 400 and not (place / ".studio").exists()
+    job = make_folder(place, command={"verb": "export", "words": ["exports/a b", "--push-to-hub", "me/mine"]})
+    studio = Studio(place, "127.0.0.1")
+    links = use_page.make_page(studio).job_links(job_page.find_job(studio, job.name))
+    assert links == [("/use?model=exports%2Fa+b", "Back to the model")]
+
+
+def test_an_upload_is_a_job_whose_folder_has_no_token(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub.opened() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_HOME", str(place.parent / "hf"))
+        for token, state in (("hf_wrong_secret", "failed"), (fake_hub.TOKEN, "done")):
+            monkeypatch.setenv("HF_TOKEN", token)
+            id = job_queue.start_job(place, "export", ["exports/voice", "--push-to-hub", "me/voice", "--private"], "/use/push")
+            job = wait_for_end(place, id)
+            log = (job.folder / job_records.LOG).read_text()
+            assert job.state == state, log
+            written = b"".join(path.read_bytes() for path in (place / ".studio").rglob("*") if path.is_file())
+            assert token.encode() not in written
+        assert set(hub.repositories["me/voice"]) == {"overtone.json"} and hub.private["me/voice"]
+        assert f"uploaded to {hub.address}/me/voice" in log
 
 
 def test_only_sounds_of_the_folder_are_played(app: App, place: Path) -> None:
