@@ -28,7 +28,7 @@ FIRST = (
     "tests/launch/",
     "tests/reliability/",
     "tests/recipes/speech/serving/test_serve_command.py",
-    "tests/recipes/voice_clone/inference/test_synthesizer.py",
+    "tests/recipes/qwen3_tts/inference/test_synthesizer.py",
     "tests/recipes/voice_clone/test_speech_registration.py",
     "tests/finetune/data/test_mixture.py",
     "tests/finetune/training/test_generation_during_training.py",

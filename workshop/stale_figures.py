@@ -26,7 +26,7 @@ PLANNING = ("finetune/hardware/gpu_specs.py", "finetune/planning/activation_memo
 PLANNED_STEPS = (*PLANNING, "finetune/planning/parallelism_planner.py")
 STEP = ("finetune/training/step.py", "finetune/data/batching.py")
 SAVING = ("finetune/checkpointing/checkpoint.py", "finetune/checkpointing/rank_shards.py", "finetune/checkpointing/staging_buffers.py")
-VOICE = ("recipes/voice_clone/recipe.py", "recipes/voice_clone/model/modeling.py")
+VOICE = ("recipes/voice_clone/recipe.py", "recipes/qwen3_tts/model/modeling.py")
 WHISPER = (
     *("data_prep/segmentation/vad.py", "data_prep/transcription/faster_whisper_engine.py"),
     *("data_prep/transcription/packed_transcription.py", "data_prep/transcription/whisper_engine.py"),
@@ -41,7 +41,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "data_preparation": ("data_prep/audio/*.py", "data_prep/segmentation/*.py", "data_prep/pipeline/*.py", "data_prep/clips/extraction.py"),
     "export_memory": ("finetune/exporting/export.py", "finetune/modeling/lora_adapters.py", "finetune/modeling/stored_tensors.py"),
     "first_step": ("Makefile", "locked/*.txt", "recipes/demo_runner.py", "recipes/*/demo.py", "recipes/voice_clone/demo/*.py"),
-    "generation": ("recipes/voice_clone/inference/*.py", *DECODING),
+    "generation": ("recipes/qwen3_tts/inference/*.py", *DECODING),
     "gpu": (*STEP, *SAVING, *VOICE, *WHISPER, *DECODING, "finetune/modeling/loss_head.py", "recipes/llm_sft/recipe.py"),
     "growth": (*STEP, "finetune/data/cached_samples.py", "finetune/data/index_building.py", "finetune/training/loop.py"),
     "hardware_table": (*PLANNED_STEPS, "finetune/planning/run_plan.py"),
@@ -70,11 +70,11 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "scaling_pipeline": PLANNED_STEPS,
     "serving_latency": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
-        *("recipes/voice_clone/inference/*.py", *DECODING),
+        *("recipes/qwen3_tts/inference/*.py", *DECODING),
     ),
     "serving_throughput": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
-        *("recipes/language/serving/*.py", "recipes/voice_clone/inference/*.py", *DECODING),
+        *("recipes/language/serving/*.py", "recipes/qwen3_tts/inference/*.py", *DECODING),
     ),
     "sft_defaults": ("finetune/data/run_sizes.py", "recipes/llm_sft/config.yaml"),
     "sft_speed": (*STEP, "finetune/data/packing.py", "recipes/language/causal_lm_loss.py", "recipes/language/modeling/varlen_attention.py"),

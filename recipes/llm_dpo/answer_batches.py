@@ -9,23 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from overtone.finetune.recipe import Batch, Sample
 from overtone.recipes.language import collation
 from overtone.recipes.language.preferences.preference_tokenization import Side
-
-LOSS, KL, MISMATCHED_KL = "preference", "kl", "mismatched_kl"
-REWARDS = ("chosen_reward", "rejected_reward")
-SIDE_METRICS = ((REWARDS[0], "chosen_log_probability", "chosen_tokens"), (REWARDS[1], "rejected_log_probability", "rejected_tokens"))
-"""Metrics of each side: means over its answers."""
-PAIR_METRICS = ("accuracy", "margin", "longer_preferred", "chosen_longer")
-"""Means over pairs: share of pairs whose chosen answer has the higher reward, difference of the rewards, share of pairs whose longer answer
-has the higher reward, and share of pairs whose chosen answer is the longer one."""
-LABEL_METRICS = ("accuracy", MISMATCHED_KL, "desirable")
-"""Means over labelled answers: share whose reward is on the side of z₀ that its label says, estimate of the KL divergence, and share of
-desirable answers."""
+from overtone.recipes.preferences.batch_targets import count_targets, place_answers
 
 
 def make_pair(chosen: Side, rejected: Side) -> Sample:
@@ -60,13 +48,6 @@ def mismatch(sample: Sample, other: Sample, positions: int) -> Sample | None:
     }
 
 
-def count_predictions(batch: Batch) -> list[int]:
-    """Return the number of tokens of the answers of each sample."""
-    answers = batch.tensors["answers"]
-    counts = (answers < batch.targets[KL]).sum(1)
-    return (counts if "labels" in batch.tensors else counts.view(-1, 2).sum(1)).tolist()
-
-
 def pack(samples: list[Sample]) -> Batch:
     """A row of the samples' answers end to end, none attending to another."""
     return _add_places(samples, collation.pack)
@@ -78,23 +59,11 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def _add_places(samples: list[Sample], lay: Callable[[list[Sample]], Batch]) -> Batch:
-    """Adds `answers` [K, A]: for each of K answers, the places of its tokens among the targets, filled up with the number of targets; and
-    of labelled answers `labels` [K]."""
-    answers, places, start = [answer for sample in samples for answer in split_sample(sample)], list[Tensor](), 0
-    for answer in answers:
-        count = int((collation.shift_labels(answer) != collation.IGNORE).sum())
-        places.append(torch.arange(start, start + count))
-        start += count
+    """Adds `answers`, and of labelled answers `labels`, as `batch_targets` describes them."""
+    answers = [answer for sample in samples for answer in split_sample(sample)]
+    counts = [int((collation.shift_labels(answer) != collation.IGNORE).sum()) for answer in answers]
     batch, labels = lay(answers), [sample["label"] for sample in samples if "label" in sample]
-    tensors = {**batch.tensors, "answers": pad_sequence(places, batch_first=True, padding_value=start)}
+    tensors = {**batch.tensors, "answers": place_answers(counts)}
     if labels:
         tensors["labels"] = torch.stack(labels)
-    return Batch(tensors, _count_targets(samples, start), batch.lengths)
-
-
-def _count_targets(samples: list[Sample], tokens: int) -> dict[str, int]:
-    """Number of targets of the loss and of each metric. `tokens`: of all answers."""
-    rows, labels = len(samples), [bool(sample["label"]) for sample in samples if "label" in sample]
-    sizes = (sum(labels), rows - sum(labels)) if labels else (rows, rows)
-    of_sides = {name: size for names, size in zip(SIDE_METRICS, sizes, strict=True) for name in names}
-    return {LOSS: rows, **dict.fromkeys(LABEL_METRICS if labels else PAIR_METRICS, rows), **of_sides, KL: tokens}
+    return Batch(tensors, count_targets(len(samples), sum(counts), [bool(label) for label in labels]), batch.lengths)

@@ -8,10 +8,11 @@ its adapters, or a frozen, sharded copy of it (`Recipe.reference`). The output h
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.recipe import (
@@ -40,10 +41,12 @@ from overtone.recipes.language.preferences.preference_tokenization import (
     tokenize_labelled,
     tokenize_pair,
 )
+from overtone.recipes.preferences.batch_targets import KL, count_predictions
+from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms, report_means
+from overtone.recipes.preferences.reference_choice import describe_reference, is_reference_cached, needs_divergence, needs_reference
 
-from .answer_batches import KL, collate, count_predictions, make_labelled, make_pair, mismatch, pack, split_sample
-from .options import REFERENCED, Options
-from .preference_terms import attach_objective, compute_terms, report_means, score_tokens
+from .answer_batches import collate, make_labelled, make_pair, mismatch, pack, split_sample
+from .options import Options
 from .state import PreferenceState
 from .verbs import INFERENCE
 
@@ -62,38 +65,19 @@ def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
         undesirable_weight=options.undesirable_weight,
     )
     loaded = load_chat_model(config, state)
-    attach_objective(loaded.model, options)
-    return replace(loaded, remarks=(*describe_reference(options, config.model.lora is not None, config.data.packing), *loaded.remarks))
+    attach_objective(loaded.model, options, options.desirable_weight, options.undesirable_weight)
+    return replace(loaded, remarks=(*list_remarks(options, config.model.lora is not None, config.data.packing), *loaded.remarks))
 
 
-def needs_reference(options: Options) -> bool:
-    """Return whether the objective compares with the base."""
-    return options.objective in REFERENCED
+def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
+    """One forward → the log-probability of each token of the answers [M] in nats."""
+    scores: Tensor = model(batch.tensors, batch.lengths, result="scores")
+    return scores
 
 
-def is_reference_cached(options: Options) -> bool:
-    """Return whether the predictions of the base are computed once."""
-    return options.reference == "cached"
-
-
-def needs_divergence(options: Options) -> bool:
-    """Return whether the objective needs an estimate of the divergence from the base."""
-    return options.objective == "kto"
-
-
-def describe_reference(options: Options, has_adapters: bool, packing: bool) -> list[str]:
+def list_remarks(options: Options, has_adapters: bool, packing: bool) -> list[str]:
     """For the log and `plan`: the reference of the objective, and what padding takes."""
-    passes = "two more forward passes for each batch, of its answers and of answers of other rows, for the KL divergence"
-    passes = passes if needs_divergence(options) else "one more forward pass for each batch"
-    if not needs_reference(options):
-        found = f"reference: none ({options.objective} compares the two answers by the model alone)"
-    elif is_reference_cached(options):
-        size = "4 bytes for each token of an answer" + (", twice" if needs_divergence(options) else "")
-        found = f"reference: computed once before the first step and kept in cache/ of the run's folder, {size}; no memory in a step"
-    elif has_adapters:
-        found = f"reference: the model with its adapters switched off, {passes}"
-    else:
-        found = f"reference: a frozen copy of the base in the compute type, sharded as the model is, {passes}"
+    found = describe_reference(options, has_adapters)
     if packing or options.objective == "kto":
         return [found]
     return [found, "without packing, both answers of a pair are padded to the longest: a micro-batch has up to twice train.micro_tokens"]
@@ -102,7 +86,7 @@ def describe_reference(options: Options, has_adapters: bool, packing: bool) -> l
 def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
     """The base in shape only, with batches of filler, for `overtone plan`."""
     sketched, options = sketch_chat_model(config), config.options
-    attach_objective(sketched.loaded.model, options)
+    attach_objective(sketched.loaded.model, options, options.desirable_weight, options.undesirable_weight)
     lay = pack if config.data.packing else collate
 
     def make_batch(count: int, positions: int) -> Batch:
@@ -112,7 +96,7 @@ def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
             added[REFERENCE] = torch.zeros(batch.targets[KL])
         return replace(batch, tensors={**batch.tensors, **added})
 
-    remarks = describe_reference(options, config.model.lora is not None, config.data.packing)
+    remarks = list_remarks(options, config.model.lora is not None, config.data.packing)
     loaded = replace(sketched.loaded, remarks=(*remarks, *sketched.loaded.remarks))
     return replace(sketched, loaded=loaded, batch=make_batch)
 
@@ -157,13 +141,13 @@ RECIPE = Recipe(
     read=read,
     list_unused=list_unused,
     collate=collate,
-    loss=compute_terms,
+    loss=partial(compute_terms, score_tokens),
     report=report_means,
-    reference=Reference(
+    reference=Reference[Options](
         predict=score_tokens,
         needed=needs_reference,
-        divergence=Divergence(needed=needs_divergence, mismatch=mismatch),
-        cache=PredictionCache(needed=is_reference_cached, count=count_predictions),
+        divergence=Divergence[Options](needed=needs_divergence, mismatch=mismatch),
+        cache=PredictionCache[Options](needed=is_reference_cached, count=count_predictions),
     ),
     export=export,
     formats=FORMATS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overtone.recipes.language.state import ChatState
-from overtone.recipes.llm_dpo.options import Objective
+from overtone.recipes.preferences.preference_options import Objective
 
 
 class PreferenceState(ChatState):

@@ -23,16 +23,17 @@ from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import is_targeted
 from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
+from overtone.recipes.qwen3_tts.exporting.export_plan import plan_export
+from overtone.recipes.qwen3_tts.model import sequence_layout
+from overtone.recipes.qwen3_tts.model.modeling import block_classes, build_on_meta
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
+from overtone.recipes.qwen3_tts.state import VoiceCloneState
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
-from .exporting.export_plan import plan_export
-from .model import sequence_layout, speaker_vectors
+from .model import speaker_vectors
 from .model.dataset_speakers import collect_speakers
-from .model.modeling import block_classes, build_on_meta
-from .model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
 from .model.speaker_vectors import check_reference_clips, load_speaker_vectors
 from .options import Options
-from .state import VoiceCloneState
 from .verbs import INFERENCE
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from overtone.finetune.recipe import ReleasedModel
-
-from .model.config_factory import make_released_config
+from overtone.recipes.qwen3_tts.model.config_factory import make_released_config
 
 LANGUAGES = "10: Chinese, English, French, German, Italian, Japanese, Korean, Portuguese, Russian, Spanish"
 

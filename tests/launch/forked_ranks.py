@@ -52,8 +52,8 @@ def fork_groups(work: Callable[..., object], groups: Sequence[tuple[int, tuple[A
 
 def import_voice_clone() -> None:
     """What the recipe imports inside its functions."""
-    import overtone.recipes.voice_clone.model.modeling
-    import overtone.recipes.voice_clone.model.sequence_layout
+    import overtone.recipes.qwen3_tts.model.modeling
+    import overtone.recipes.qwen3_tts.model.sequence_layout
     import overtone.recipes.voice_clone.model.speaker_vectors  # noqa: F401
 
     import_qwen_tts()

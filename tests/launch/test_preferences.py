@@ -12,7 +12,7 @@ import pytest
 from overtone.data_prep.__main__ import main as data_prep
 from overtone.finetune.__main__ import main
 from overtone.finetune.exporting import export
-from overtone.recipes.llm_dpo.answer_batches import LOSS
+from overtone.recipes.preferences.batch_targets import LOSS
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import ChangedCase, ChangedRuns
 from tests.recipes.llm_sft import tiny_runs

@@ -30,9 +30,9 @@ from overtone.recipes.language import answer_generation
 from overtone.recipes.language.modeling.causal_model import build_on_meta, read_config
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
 from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
 from tests.finetune.storage.test_model_security import Harmful

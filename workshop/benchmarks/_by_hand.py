@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from overtone.finetune.config import Config
 from overtone.finetune.modeling import loading
 from overtone.finetune.recipe import BASE_DISTANCE, Batch
-from overtone.recipes.voice_clone.model import modeling
-from overtone.recipes.voice_clone.model.modeling import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
+from overtone.recipes.qwen3_tts.model import modeling
+from overtone.recipes.qwen3_tts.model.modeling import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 Step = Callable[[], float]

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.storage import files
-from overtone.recipes.voice_clone.model.config_factory import RELEASED, SMALL, ModelSize
+from overtone.recipes.qwen3_tts.model.config_factory import RELEASED, SMALL, ModelSize
 
 if TYPE_CHECKING:
     import torch

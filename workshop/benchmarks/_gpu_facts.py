@@ -24,7 +24,7 @@ from overtone.finetune.storage import demo_models, files
 from overtone.finetune.training import setup
 from overtone.finetune.training.step import make_loader, train_step
 from overtone.recipes.llm_sft.model import tiny_checkpoint
-from overtone.recipes.voice_clone.model.config_factory import SMALL
+from overtone.recipes.qwen3_tts.model.config_factory import SMALL
 from workshop.benchmarks import _gpu, _voice
 from workshop.benchmarks._gpu import Bench, one_line
 from workshop.benchmarks._gpu_figures import Cells, Figure, Part, Table

@@ -22,7 +22,7 @@ from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.recipes.llm_sft.model import tiny_checkpoint
-from overtone.recipes.voice_clone.model.config_factory import SMALL
+from overtone.recipes.qwen3_tts.model.config_factory import SMALL
 from workshop.benchmarks import _gpu, _voice
 from workshop.benchmarks._gpu import ROOT, Bench
 from workshop.benchmarks._gpu_figures import Cells, Figure, Part, Table
@@ -36,7 +36,7 @@ ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\
 WITH_A_GPU = (
     "tests/recipes/language/modeling/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
-    "tests/recipes/voice_clone/inference/test_graph_replay.py",
+    "tests/recipes/qwen3_tts/inference/test_graph_replay.py",
     "tests/finetune/test_synchronizations.py",
 )
 """Tests that are skipped, in part, where there is no GPU, or that use one if there is."""

@@ -15,11 +15,11 @@ import torch
 
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.storage import files
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, open_synthesizer
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE, RELEASED, SMALL
+from overtone.recipes.qwen3_tts.model.sampling_settings import SamplingSettings
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds
 from overtone.recipes.speech.decoding.cuda_graphs import FrameGraphs
-from overtone.recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, SMALL
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
-from overtone.recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 from workshop.benchmarks import _gpu, _timing, generation
 from workshop.benchmarks._gpu import FULL, Bench
 from workshop.benchmarks._gpu_figures import Cells, Figure, Part, Table
@@ -44,7 +44,7 @@ def without_graphs() -> AbstractContextManager[object]:
 
 def codes(label: str, bench: Bench) -> list[Cells]:
     """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
-    from overtone.recipes.voice_clone.inference import stock_qwen_tts
+    from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 
     base, frames = speaker(bench, label), bench.scale.frames
     tts = stock_qwen_tts.load(base)

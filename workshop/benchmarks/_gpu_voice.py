@@ -10,7 +10,7 @@ from statistics import median
 from overtone.finetune.config import Config
 from overtone.finetune.data import batching
 from overtone.finetune.training import setup
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE
 from overtone.recipes.voice_clone.recipe import RECIPE
 from workshop.benchmarks import _gpu, _timing, _voice, voice_ways
 from workshop.benchmarks._by_hand import bare_step, check_equal_losses, load_filled_model, optimizer_of, stock_heads, stock_sums

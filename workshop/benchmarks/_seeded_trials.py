@@ -456,7 +456,7 @@ def _open_voice(recipe: str, folder: Path) -> Any:
 
         return TOKENS.speech.inspect(folder / "base").open()
     from overtone.finetune.exporting import export
-    from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
+    from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
 
     victims.finish(folder / "witness", 1, command_line(recipe, given))
     export.export(folder / "run", folder / "tuned", recipe=recipe)

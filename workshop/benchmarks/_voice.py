@@ -11,8 +11,8 @@ import soundfile
 
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.storage import files
+from overtone.recipes.qwen3_tts.model.config_factory import CODEBOOKS, ModelSize, make_codec_config, make_model_config
 from overtone.recipes.voice_clone.model import tiny_checkpoint
-from overtone.recipes.voice_clone.model.config_factory import CODEBOOKS, ModelSize, make_codec_config, make_model_config
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 

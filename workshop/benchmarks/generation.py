@@ -19,15 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from overtone.finetune.storage import files
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference.decoding import TalkerBatch, TalkerDecoder
+from overtone.recipes.qwen3_tts.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from overtone.recipes.qwen3_tts.model import sequence_layout
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE, RELEASED, make_model_config
+from overtone.recipes.qwen3_tts.model.sampling_settings import SamplingSettings
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
-from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
-from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from overtone.recipes.voice_clone.model import sequence_layout, tiny_checkpoint
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, make_model_config
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
-from overtone.recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from workshop.benchmarks import _table, _timing
 
 COLUMNS = (

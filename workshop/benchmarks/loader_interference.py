@@ -37,8 +37,8 @@ from overtone.finetune.distributed.process_group import World
 from overtone.finetune.recipe import Recipe, Sample, find_recipe
 from overtone.recipes.llm_sft import recipe as chat
 from overtone.recipes.llm_sft.model import tiny_checkpoint
+from overtone.recipes.qwen3_tts.model.config_factory import SMALL
 from overtone.recipes.voice_clone import recipe as voice
-from overtone.recipes.voice_clone.model.config_factory import SMALL
 from workshop.benchmarks import _table, _timing, _voice
 from workshop.benchmarks.voice_ways import frames_of, text_of
 

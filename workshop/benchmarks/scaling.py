@@ -23,7 +23,7 @@ from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.storage import files
-from overtone.recipes.voice_clone.model.config_factory import make_released_config
+from overtone.recipes.qwen3_tts.model.config_factory import make_released_config
 from workshop.benchmarks import _table
 
 GPU = "h100-80gb"

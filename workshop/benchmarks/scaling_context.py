@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 from overtone.finetune.planning.memory import Arrangement
 from overtone.finetune.planning.parallelism_planner import Work, estimate_layout
-from overtone.recipes.voice_clone.model.config_factory import make_released_config
+from overtone.recipes.qwen3_tts.model.config_factory import make_released_config
 from workshop.benchmarks import _table
 from workshop.benchmarks.scaling import GPU, LLAMA_8B, MACHINE, Model, cluster_of, work_of
 from workshop.benchmarks.scaling_pipeline import SHAPES

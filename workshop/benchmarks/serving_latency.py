@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE, SMALL
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL
 from workshop.benchmarks import _table, _voice
 from workshop.benchmarks.generation import add_named_speaker, stock_wave
 

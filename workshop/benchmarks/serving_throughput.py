@@ -26,12 +26,12 @@ from overtone.recipes.language.serving.chat_batch import AnswerRequest
 from overtone.recipes.language.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.llm_sft.model import tiny_checkpoint
+from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE, SMALL, ModelSize
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
-from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL, ModelSize
 from workshop.benchmarks import _table, _voice
 from workshop.benchmarks.generation import add_named_speaker
 

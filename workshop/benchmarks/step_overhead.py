@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from overtone.recipes.voice_clone.model.config_factory import SMALL, ModelSize
+from overtone.recipes.qwen3_tts.model.config_factory import SMALL, ModelSize
 from workshop.benchmarks import _ranks, _table, _voice
 
 SMALL_ENOUGH = ModelSize("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)

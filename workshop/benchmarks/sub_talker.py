@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor, nn
 
-from overtone.recipes.voice_clone.model.config_factory import CODEBOOKS, SMALL
-from overtone.recipes.voice_clone.model.modeling import frame_embeddings, run_code_predictor, sum_codebook_losses
+from overtone.recipes.qwen3_tts.model.config_factory import CODEBOOKS, SMALL
+from overtone.recipes.qwen3_tts.model.modeling import frame_embeddings, run_code_predictor, sum_codebook_losses
 from overtone.recipes.voice_clone.recipe import RECIPE
 from workshop.benchmarks import _table, _timing, _voice
 from workshop.benchmarks._by_hand import check_equal_losses, load_filled_model, stock_heads, stock_others

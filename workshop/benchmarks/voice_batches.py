@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from overtone.finetune.data.cached_samples import Ids
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE
 from workshop.benchmarks import _table
 from workshop.benchmarks.packing_utilisation import computed, side_by_side
 

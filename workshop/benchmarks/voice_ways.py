@@ -32,7 +32,7 @@ from overtone.finetune.distributed import process_group
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.training import setup
 from overtone.finetune.training.step import Training, train_step
-from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE, SMALL
 from overtone.recipes.voice_clone.model.tiny_checkpoint import SENTENCES
 from overtone.recipes.voice_clone.recipe import RECIPE
 from workshop.benchmarks import _table, _timing, _voice

@@ -18,12 +18,12 @@ from torch.nn import functional
 from overtone.data_prep.audio.waveform import Samples
 from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.recipes.qwen3_tts.inference.decoding import TalkerBatch, TalkerDecoder
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.prompt_embeddings import PromptEmbeddings
+from overtone.recipes.qwen3_tts.inference.synthesizer import Synthesizer
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
 from overtone.recipes.speech.interface import SpeechRequest
-from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbeddings
-from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer
 
 GREEDY = FrameSampler(CodeSampler(greedy=True), CodeSampler(greedy=True))
 

@@ -28,6 +28,8 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.synthesizer import Synthesizer, open_synthesizer
 from overtone.recipes.speech.evaluation import speaker_similarity
 from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS
 from overtone.recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
@@ -38,8 +40,6 @@ from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.voice_clone.demo import comparison_clips
 from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
 from overtone.recipes.voice_clone.demo.pipeline import SPEAKER, find_new_voice
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from workshop.demo_models import recognizers
 from workshop.demo_models.base import pack_base
 from workshop.demo_models.corpus import make_new_voice

@@ -1,1 +1,1 @@
-"""Qwen3-TTS for training: the model, its sequence layout, its configs, speaker embeddings."""
+"""The speakers of the data, with their vectors, and tiny bases for tests."""

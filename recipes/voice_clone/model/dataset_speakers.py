@@ -12,13 +12,13 @@ from overtone.finetune.config import Config, Data
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage.referenced_files import find_file
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, find_language
+from overtone.recipes.qwen3_tts.state import SpeakerRecord, VoiceCloneState
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 
 from ..options import Options
-from ..state import SpeakerRecord, VoiceCloneState
-from .config_factory import FRAME_RATE
-from .sequence_layout import TokenIds, find_language
 
 RESERVED_ROWS = 72
 """Rows at the end of the codec embedding that are reserved for new speakers: 3000 … 3071 of 3072 in the released models."""

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import soxr
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from overtone.data_prep.audio.waveform import AudioError, read_audio_unchanged
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from overtone.finetune.config import Config
 from overtone.finetune.data.row_problems import SHOWN_PROBLEMS
@@ -29,10 +25,12 @@ from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.storage import files, input_files, remote
 from overtone.finetune.storage.json_schema import JsonPart, parse_model
 from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.qwen3_tts.model.reference_clips import read_reference_clip
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds
+from overtone.recipes.qwen3_tts.state import VoiceCloneState
 from overtone.recipes.speech.training_files import list_training_files
 
 from ..options import Options
-from ..state import VoiceCloneState
 from . import vector_fitting
 from .dataset_speakers import (
     DatasetSpeaker,
@@ -41,10 +39,7 @@ from .dataset_speakers import (
     describe_renamed,
     make_recipe_state,
 )
-from .sequence_layout import TokenIds
 
-SAMPLE_RATE = 24000
-"""Sample rate of the speaker encoder, in Hz."""
 DECODED_CLIPS = 64
 """Number of reference clips that `overtone plan` decodes; for the others it only checks that they exist."""
 
@@ -131,28 +126,6 @@ def compute_mean_vector(encoder: nn.Module, references: list[Path]) -> Tensor:
     return torch.stack(
         [torch.from_numpy(qwen3_tts_speaker_encoder.embed_clip(encoder, read_reference_clip(path))) for path in references]
     ).mean(0)
-
-
-def read_reference_clip(path: Path) -> np.ndarray:
-    """A reference clip as input of the encoder: [n] float32, mono, 24 kHz. Raises `UserError` if it cannot be read or is too short.
-
-    The samples equal those that the stock package loads from the file, so that both compute the same vector. Therefore the DC offset is
-    kept (5e-3 of full scale moves the vector by a tenth), and other rates are converted by the resampler that the package uses.
-    """
-    try:
-        audio = read_audio_unchanged(path)
-    except (AudioError, OSError) as error:
-        raise UserError(f"reference clip {path} is not usable ({error}); create the clips again with `overtone voice`") from None
-    if audio.seconds < qwen3_tts_speaker_encoder.SHORTEST:
-        raise UserError(
-            f"reference clip {path} lasts {audio.seconds:.2f} s, but the speaker encoder needs {qwen3_tts_speaker_encoder.SHORTEST} s; "
-            "set ref_audio to a longer clip"
-        )
-    if audio.rate == SAMPLE_RATE:
-        return audio.samples
-    samples = soxr.resample(audio.samples, audio.rate, SAMPLE_RATE, quality="HQ")
-    length = math.ceil(len(audio.samples) * (SAMPLE_RATE / audio.rate))  # as in librosa.resample, which rounds up and appends a zero
-    return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
 
 def check_reference_clips(speakers: list[DatasetSpeaker], count: int) -> None:

@@ -24,6 +24,8 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
+from overtone.recipes.qwen3_tts.model.config_factory import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
+from overtone.recipes.qwen3_tts.model.sampling_settings import STOCK
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.tiny_checkpoints import (
     make_parser,
@@ -33,9 +35,6 @@ from overtone.recipes.tiny_checkpoints import (
     train_byte_tokenizer,
     write_checkpoint,
 )
-
-from .config_factory import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
-from .sampling_settings import STOCK
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
 SENTENCES = (

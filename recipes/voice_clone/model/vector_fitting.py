@@ -24,11 +24,11 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.recipe import BASE_STATES, Row, Sample
 from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.qwen3_tts.model.modeling import SpeechModel, build_on_meta, compute_head_loss, select_positions
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, collate, load_tokenizer, read_row
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 
 from ..options import Options
-from .modeling import SpeechModel, build_on_meta, compute_head_loss, select_positions
-from .sequence_layout import SpeechProcessor, TokenIds, collate, load_tokenizer, read_row
 
 CLIPS_PER_STEP = 6
 RELATIVE_RATE = 0.1

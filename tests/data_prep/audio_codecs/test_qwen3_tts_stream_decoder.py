@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from overtone.data_prep.audio_codecs import qwen3_tts_stream_decoder
 from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream, Qwen3TTSStreamDecoder
 from overtone.data_prep.audio_codecs.streamed_convolutions import StreamedConvolution
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 
 FRAME = 1920
 

@@ -17,8 +17,8 @@ from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.recipes.llm_sft.model.tiny_checkpoint import make_config
 from overtone.recipes.llm_sft.recipe import RECIPE as LLM
+from overtone.recipes.qwen3_tts.model.config_factory import make_released_config
 from overtone.recipes.transformers_release import describe_old_release
-from overtone.recipes.voice_clone.model.config_factory import make_released_config
 from overtone.recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
 

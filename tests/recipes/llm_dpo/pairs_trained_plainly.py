@@ -27,10 +27,11 @@ from overtone.finetune.training.step import add_divergence, estimate_divergence
 from overtone.recipes.language.chat_model_loading import ChatProcessor
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.modeling.causal_model import CausalModel
-from overtone.recipes.llm_dpo.answer_batches import LOSS
-from overtone.recipes.llm_dpo.options import REFERENCED, Options
-from overtone.recipes.llm_dpo.preference_terms import attach_objective
+from overtone.recipes.llm_dpo.options import Options
 from overtone.recipes.llm_dpo.recipe import RECIPE
+from overtone.recipes.preferences.batch_targets import LOSS
+from overtone.recipes.preferences.preference_options import REFERENCED
+from overtone.recipes.preferences.preference_terms import attach_objective
 from tests.recipes.llm_sft import families
 
 ROWS = [
@@ -190,7 +191,7 @@ def train_by_recipe(
     """`cut`: numbers of the rows of each micro-batch."""
     given = rows or (LABELLED if options.objective == "kto" else ROWS)
     model, base = load_model(folder, lora), None if lora else load_model(folder, False).eval()
-    attach_objective(model, options)
+    attach_objective(model, options, options.desirable_weight, options.undesirable_weight)
     own = base_kl_loss.add_reference(RECIPE, base) if options.objective in REFERENCED else RECIPE
     own = base_kl_loss.choose_divergence(options, own)
     loader = Loader(MemoryRows([RECIPE.read(row, processor_of(options), Path()) for row in given]), own, 0, 1)

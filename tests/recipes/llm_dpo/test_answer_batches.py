@@ -11,13 +11,13 @@ from overtone.finetune.recipe import Batch
 from overtone.recipes.llm_dpo.answer_batches import (
     Sample,
     collate,
-    count_predictions,
     make_labelled,
     make_pair,
     mismatch,
     pack,
     split_sample,
 )
+from overtone.recipes.preferences.batch_targets import count_predictions
 
 CHOSEN, REJECTED = ([1, 2, 10, 11], [False, False, True, True]), ([1, 2, 12], [False, False, True])
 LABELLED = ([3, 13, 14, 5], [False, True, True, False])

@@ -24,9 +24,10 @@ from overtone.finetune.training import setup
 from overtone.recipes.language import collation
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.preferences import preference_tokenization
-from overtone.recipes.llm_dpo import answer_batches, preference_terms, recipe
+from overtone.recipes.llm_dpo import answer_batches, recipe
 from overtone.recipes.llm_dpo.options import Options
 from overtone.recipes.llm_dpo.recipe import RECIPE
+from overtone.recipes.preferences import batch_targets, preference_terms
 from tests.finetune import tiny
 from tests.recipes.llm_dpo.pairs_trained_plainly import (
     LABELLED,
@@ -116,8 +117,8 @@ def shift_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = answer_batches.pad_sequence
-    monkeypatch.setattr(answer_batches, "pad_sequence", lambda places, batch_first, padding_value: right(places, batch_first=batch_first))
+    right = batch_targets.pad_sequence
+    monkeypatch.setattr(batch_targets, "pad_sequence", lambda places, batch_first, padding_value: right(places, batch_first=batch_first))
 
 
 def use_the_trained_model_as_reference(monkeypatch: pytest.MonkeyPatch) -> None:

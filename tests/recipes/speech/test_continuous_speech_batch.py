@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.qwen3_tts.inference.synthesizer import Synthesizer, open_synthesizer
 from overtone.recipes.serving.running_batch_interface import LENGTH
 from overtone.recipes.speech.continuous_speech_batch import growing_chunk_sizes
 from overtone.recipes.speech.interface import BatchingVoice, SpeechRequest, SpeechSampling, SpokenRequest
-from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 
 
 @pytest.fixture(scope="module")

@@ -16,16 +16,17 @@ import pytest
 import soundfile
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.qwen3_tts.generate_command import QwenVoiceFolder
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, Synthesizer
+from overtone.recipes.qwen3_tts.model.sampling_settings import SamplingSettings
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds
 from overtone.recipes.speech.cli import evaluate
 from overtone.recipes.speech.evaluation import samples_during_training, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.frame_synthesizer import SpeechWithCodes
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
-from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
-from overtone.recipes.voice_clone.speech_registration import SPEECH, VoiceCloneFolder
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from tests import loopback
 from tests.finetune import tiny
 from tests.page_client import CLIP, speak, upload_file
@@ -159,7 +160,7 @@ def test_serving_a_model_does_not_import_others(served: Served) -> None:
 
 
 def test_the_classes_of_the_recipe_implement_the_protocols() -> None:
-    for protocol, ours in ((Voice, Synthesizer), (VoiceFolder, VoiceCloneFolder), (Voice, Tones), (VoiceFolder, ToneFolder)):
+    for protocol, ours in ((Voice, Synthesizer), (VoiceFolder, QwenVoiceFolder), (Voice, Tones), (VoiceFolder, ToneFolder)):
         names = {name for name in vars(protocol) if not name.startswith("_")}
         own = set(dir(ours)) | (set(ours.__dataclass_fields__) if hasattr(ours, "__dataclass_fields__") else set())
         assert len(names) >= 4 and names - own <= {"speakers"}, f"{ours.__name__} lacks {names - own}"

@@ -32,7 +32,8 @@ from overtone.finetune.modeling import loading
 from overtone.finetune.storage import files
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import Training, train_step
-from overtone.recipes.voice_clone.model import config_factory, tiny_checkpoint
+from overtone.recipes.qwen3_tts.model import config_factory
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 
 
 def spoken(tts: Any, row: dict[str, Any], speaker: str, text: str) -> list[list[int]]:

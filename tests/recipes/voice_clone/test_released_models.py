@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overtone.recipes.voice_clone.model.config_factory import RELEASED as SIZES
+from overtone.recipes.qwen3_tts.model.config_factory import RELEASED as SIZES
 from overtone.recipes.voice_clone.released_models import RELEASED
 
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overtone.finetune.pages.request_validation import HEADERS
+from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.serve_command import build_app
 from overtone.recipes.speech.serving.uploaded_clips import Clips
-from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
 from tests.page_client import CLIP, make_body
 from tests.recipes.speech.serving.test_uploaded_clips import HeldDecoder

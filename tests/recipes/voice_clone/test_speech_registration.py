@@ -14,8 +14,8 @@ import torch
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 from overtone.recipes.speech.marked_audio_encoding import wav_header
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]

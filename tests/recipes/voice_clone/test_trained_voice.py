@@ -17,12 +17,12 @@ from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
 from overtone.finetune import train
 from overtone.finetune.exporting import export
 from overtone.finetune.storage import demo_models, files
+from overtone.recipes.qwen3_tts.model import modeling
 from overtone.recipes.speech.evaluation import speaker_similarity, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.voice_clone.demo import pipeline
-from overtone.recipes.voice_clone.model import modeling
 from overtone.recipes.voice_clone.speech_registration import SPEECH
 from workshop.demo_models import recognizers
 from workshop.demo_models.corpus import grammar

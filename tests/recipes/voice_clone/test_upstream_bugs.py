@@ -17,9 +17,9 @@ from transformers import LogitsProcessorList
 
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import Sample
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.model import modeling, sequence_layout
-from overtone.recipes.voice_clone.model.sequence_layout import IGNORE
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.model import modeling, sequence_layout
+from overtone.recipes.qwen3_tts.model.sequence_layout import IGNORE
 from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
 

@@ -27,13 +27,13 @@ from overtone.finetune.exporting import export
 from overtone.finetune.modeling.loading import tensor_shapes
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.terminal import print_line
+from overtone.recipes.qwen3_tts.model.sampling_settings import STOCK
 from overtone.recipes.speech.evaluation import systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.speech.voices_json_schema import VOICES
-from overtone.recipes.voice_clone.model.sampling_settings import STOCK
 from overtone.recipes.voice_clone.speech_registration import SPEECH
 from workshop.demo_models import pocketsphinx_recognizer, recognizers
 from workshop.demo_models.base import prepare_base_training

@@ -28,8 +28,8 @@ from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKE
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
+from overtone.recipes.qwen3_tts.model.config_factory import ModelSize, make_model_config
 from overtone.recipes.voice_clone.model import tiny_checkpoint
-from overtone.recipes.voice_clone.model.config_factory import ModelSize, make_model_config
 from workshop.demo_models.corpus import closed_form_speaker_encoder, grammar, make_corpus
 
 FOLDER = Path("runs/studio/base")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from overtone.finetune.storage import files
-from overtone.recipes.voice_clone.model.config_factory import PREPROCESSOR_CONFIG, make_codec_config
+from overtone.recipes.qwen3_tts.model.config_factory import PREPROCESSOR_CONFIG, make_codec_config
 
 from .codebooks import ENTRIES, WIDTH, Codebooks
 

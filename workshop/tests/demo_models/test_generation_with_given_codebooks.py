@@ -11,11 +11,11 @@ import torch
 
 from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.recipes.qwen3_tts.inference.decoding import TalkerBatch
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.prompt_embeddings import PromptEmbeddings
+from overtone.recipes.qwen3_tts.inference.synthesizer import Synthesizer
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
-from overtone.recipes.voice_clone.inference.decoding import TalkerBatch
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbeddings
-from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer
 from workshop.demo_models.generation_with_given_codebooks import GREEDY, GivenCodes, GivenCodesSynthesizer, GivenPrompt
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")

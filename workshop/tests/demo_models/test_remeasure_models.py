@@ -11,7 +11,7 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
-from overtone.recipes.voice_clone.exporting import export_plan
+from overtone.recipes.qwen3_tts.exporting import export_plan
 from workshop.demo_models import remeasure_models
 from workshop.demo_models.base import pack_base
 from workshop.demo_models.codec import measure_codec

@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 
 from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.finetune import __main__ as verbs
+from overtone.recipes.qwen3_tts.generate_command import QwenVoiceFolder
 from overtone.recipes.speech.cli.evaluate import read_options
 from overtone.recipes.speech.cli.evaluation_arguments import parse
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, THROUGH_CODEC
@@ -132,7 +133,7 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr(speech_registration.VoiceCloneFolder, "open", loaded.append)
+    monkeypatch.setattr(QwenVoiceFolder, "open", loaded.append)
     places = {"NANO": str(nano), "HERE": str(tmp_path)}
     command = voice(tmp_path / "bad", ROWS[0], {**ROWS[1], **row})
     assert verbs.main([*command, *(places.get(word, word) for word in more)]) == 2

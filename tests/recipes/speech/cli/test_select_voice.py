@@ -27,12 +27,13 @@ from overtone.finetune.checkpointing.rank_shards import TensorShard
 from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.storage import files
 from overtone.finetune.training import run as training
+from overtone.recipes.qwen3_tts.generate_command import QwenVoiceFolder
+from overtone.recipes.qwen3_tts.inference import synthesizer
 from overtone.recipes.speech.cli import select_voice
 from overtone.recipes.speech.evaluation import intelligibility, systems
 from overtone.recipes.speech.evaluation.intelligibility import Transcription
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.voice_clone import speech_registration
-from overtone.recipes.voice_clone.inference import synthesizer
 from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.data_prep.page import Page
 from tests.finetune import tiny
@@ -279,7 +280,7 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr(speech_registration.VoiceCloneFolder, "open", loaded.append)
+    monkeypatch.setattr(QwenVoiceFolder, "open", loaded.append)
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     if "enormous" not in more:
         monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)

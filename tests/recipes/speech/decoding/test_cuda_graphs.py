@@ -1,5 +1,5 @@
 """Graphs that are captured once and replayed, by an imitation of CUDA's API; the recipes' tests replay whole frames, and
-tests/recipes/voice_clone/inference/test_graph_replay.py does on a GPU."""
+tests/recipes/qwen3_tts/inference/test_graph_replay.py does on a GPU."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import soundfile
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
 from overtone.recipes.speech.interface import SpeechResult
 from overtone.recipes.speech.passages import join_results, split_text
 from overtone.recipes.speech.serving import audio_encoding
@@ -24,7 +25,6 @@ from overtone.recipes.speech.serving.audio_encoding import FORMATS
 from overtone.recipes.speech.serving.openai_api import Limits, add_to
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.uploaded_clips import Clips
-from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 
 GOOD = {"model": "tuned", "voice": "anna", "input": "It is never late!"}
 LONG = "It is never late! " * 25

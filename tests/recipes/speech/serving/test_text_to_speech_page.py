@@ -14,6 +14,7 @@ import soundfile
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages.jinja_environment import make_environment
+from overtone.recipes.qwen3_tts.inference.synthesizer import open_synthesizer
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.text_to_speech_page import (
@@ -28,7 +29,6 @@ from overtone.recipes.speech.serving.text_to_speech_page import (
     render_page,
 )
 from overtone.recipes.speech.serving.uploaded_clips import Clips
-from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.data_prep.page import Page
 
 HELLO = "Never late."

@@ -10,7 +10,8 @@ import pytest
 
 from overtone.finetune.config import Config, MixedFile
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_clone.model import config_factory
+from overtone.recipes.qwen3_tts.model import config_factory
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds
 from overtone.recipes.voice_clone.model.dataset_speakers import (
     DatasetSpeaker,
     assign_embedding_rows,
@@ -18,7 +19,6 @@ from overtone.recipes.voice_clone.model.dataset_speakers import (
     describe_renamed,
     make_recipe_state,
 )
-from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
 from overtone.recipes.voice_clone.options import Options
 
 IDS = TokenIds.from_config(config_factory.make_released_config("0.6B"))

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import remote
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.model import speaker_vectors
 from overtone.recipes.voice_clone.model.dataset_speakers import DatasetSpeaker
 from overtone.recipes.voice_clone.recipe import RECIPE

@@ -10,7 +10,7 @@ import torch
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.model import tiny_checkpoint
 
 LAYOUT = {

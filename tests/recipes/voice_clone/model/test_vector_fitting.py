@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.model import speaker_vectors, vector_fitting
 from overtone.recipes.voice_clone.recipe import RECIPE
 

@@ -13,9 +13,9 @@ from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec
 from overtone.finetune import train
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
-from overtone.recipes.voice_clone.exporting import export_plan
+from overtone.recipes.qwen3_tts.exporting import export_plan
+from overtone.recipes.qwen3_tts.model.sampling_settings import SCHEME
 from overtone.recipes.voice_clone.model import tiny_checkpoint
-from overtone.recipes.voice_clone.model.sampling_settings import SCHEME
 from tests.launch.launching import voice_rows
 from workshop.demo_models import recognizers
 from workshop.demo_models.base import pack_base, prepare_base_training

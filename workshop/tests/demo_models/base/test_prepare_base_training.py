@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from overtone.finetune.config import resolve
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_clone.model.sequence_layout import format_prompt
+from overtone.recipes.qwen3_tts.model.sequence_layout import format_prompt
 from overtone.recipes.voice_clone.recipe import RECIPE
 from workshop.demo_models.base import prepare_base_training
 from workshop.demo_models.codec import codec_model

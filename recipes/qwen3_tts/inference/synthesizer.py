@@ -143,7 +143,7 @@ class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler"]):
 
     def _encode_reference(self, reference: Path) -> tuple[Tensor, Tensor]:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
-        from ..model.speaker_vectors import SAMPLE_RATE, read_reference_clip
+        from ..model.reference_clips import SAMPLE_RATE, read_reference_clip
 
         clip = read_reference_clip(reference)
         codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, open_synthesizer
+from overtone.recipes.qwen3_tts.model.sampling_settings import SamplingSettings
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch, Term
-from overtone.recipes.llm_dpo.answer_batches import KL, LABEL_METRICS, LOSS, PAIR_METRICS, SIDE_METRICS
-from overtone.recipes.llm_dpo.options import Objective, Options
-from overtone.recipes.llm_dpo.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
+from overtone.recipes.preferences.batch_targets import KL, LABEL_METRICS, LOSS, PAIR_METRICS, SIDE_METRICS
+from overtone.recipes.preferences.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
+from overtone.recipes.preferences.preference_options import Objective, PreferenceOptions
+
+Score = Callable[[nn.Module, Batch], Tensor]
+"""One forward → the log-probability of each token of the answers [M] in nats, sample by sample."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +25,12 @@ class ObjectiveChoice:
     strengths: Strengths
 
 
-def attach_objective(model: nn.Module, options: Options) -> None:
-    """Give a model the `objective` that `compute_terms` reads."""
+def attach_objective(model: nn.Module, options: PreferenceOptions, desirable_weight: float = 1.0, undesirable_weight: float = 1.0) -> None:
+    """Give a model the `objective` that `compute_terms` reads. The weights are those of labelled answers."""
     strengths = Strengths(
-        options.strength,
-        options.margin,
-        options.label_smoothing,
-        options.length_normalized,
-        options.desirable_weight,
-        options.undesirable_weight,
+        options.strength, options.margin, options.label_smoothing, options.length_normalized, desirable_weight, undesirable_weight
     )
     model.__dict__["objective"] = ObjectiveChoice(options.objective, strengths)
-
-
-def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
-    """One forward → the log-probability of each token of the answers [M] in nats."""
-    scores: Tensor = model(batch.tensors, batch.lengths, result="scores")
-    return scores
 
 
 def sum_answers(scores: Tensor, answers: Tensor) -> Tensor:
@@ -46,11 +39,11 @@ def sum_answers(scores: Tensor, answers: Tensor) -> Tensor:
     return torch.cat([scores, scores.new_zeros(1)])[answers].sum(1)
 
 
-def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
+def compute_terms(score: Score, model: nn.Module, batch: Batch) -> dict[str, Term]:
     """One forward: the loss of the pairs or labelled answers, and their metrics."""
     choice: ObjectiveChoice = model.__dict__["objective"]
     answers, base = batch.tensors["answers"], batch.tensors.get(REFERENCE)
-    scores = score_tokens(model, batch)
+    scores = score(model, batch)
     of_model, of_base = sum_answers(scores, answers), None if base is None else sum_answers(base, answers)
     tokens = (answers < len(scores)).sum(1)
     if "labels" in batch.tensors:

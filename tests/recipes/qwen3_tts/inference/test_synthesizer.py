@@ -16,11 +16,11 @@ import soundfile
 import torch
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from overtone.recipes.qwen3_tts.model.reference_clips import SAMPLE_RATE, read_reference_clip
+from overtone.recipes.qwen3_tts.model.sampling_settings import SamplingSettings
 from overtone.recipes.speech.sampling_settings import CONFIG
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
-from overtone.recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
 GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)
 MOST = {"max_new_tokens": 16}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
 
 
 def test_the_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 
 
 def test_greedy_codes_come_from_the_package_and_stop_at_max_frames(two_voices: Any) -> None:

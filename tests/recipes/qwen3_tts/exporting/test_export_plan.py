@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_clone.exporting import export_plan
-from overtone.recipes.voice_clone.model import config_factory
+from overtone.recipes.qwen3_tts.exporting import export_plan
+from overtone.recipes.qwen3_tts.model import config_factory
+from overtone.recipes.qwen3_tts.state import VoiceCloneState
 from overtone.recipes.voice_clone.recipe import RECIPE
-from overtone.recipes.voice_clone.state import VoiceCloneState
 
 STORED: dict[str, Any] = {
     "speakers": [

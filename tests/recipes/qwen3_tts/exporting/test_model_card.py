@@ -15,9 +15,9 @@ from huggingface_hub import ModelCard
 from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.finetune.storage import demo_models
+from overtone.recipes.qwen3_tts.exporting.model_card import write_model_card
+from overtone.recipes.qwen3_tts.state import VoiceCloneState
 from overtone.recipes.speech.sampling_settings import CONFIG
-from overtone.recipes.voice_clone.exporting.model_card import write_model_card
-from overtone.recipes.voice_clone.state import VoiceCloneState
 
 
 def state(name: str, revision: str | None = None) -> VoiceCloneState:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers.generation import LogitsProcessorList, MinNewTokensLengthLogitsProcessor, SuppressTokensLogitsProcessor
 
+from overtone.recipes.qwen3_tts.inference import decoding, stock_qwen_tts
+from overtone.recipes.qwen3_tts.inference.decoding import TalkerBatch, TalkerDecoder
+from overtone.recipes.qwen3_tts.inference.exported_folder import ExportedModel
+from overtone.recipes.qwen3_tts.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
+from overtone.recipes.qwen3_tts.model.sequence_layout import tokenize_text
 from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from overtone.recipes.speech.decoding.continuous_batching import DecodedCodes
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
-from overtone.recipes.voice_clone.inference import decoding, stock_qwen_tts
-from overtone.recipes.voice_clone.inference.decoding import TalkerBatch, TalkerDecoder
-from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
-from overtone.recipes.voice_clone.model.sequence_layout import tokenize_text
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")

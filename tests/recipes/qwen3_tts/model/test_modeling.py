@@ -15,8 +15,8 @@ from overtone.finetune.config import Lora
 from overtone.finetune.modeling import lora_adapters
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from overtone.recipes.voice_clone.model import config_factory, modeling
-from overtone.recipes.voice_clone.model.modeling import SpeechModel
+from overtone.recipes.qwen3_tts.model import config_factory, modeling
+from overtone.recipes.qwen3_tts.model.modeling import SpeechModel
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 

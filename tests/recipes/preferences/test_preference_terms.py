@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_dpo.preference_terms`: the metrics of pairs and of labelled answers, against values computed by hand."""
+"""Tests of `overtone.recipes.preferences.preference_terms`: metrics of pairs and of labelled answers, computed by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch
 from overtone.recipes.llm_dpo import answer_batches
 from overtone.recipes.llm_dpo.answer_batches import Sample, make_labelled, make_pair
 from overtone.recipes.llm_dpo.options import Options
-from overtone.recipes.llm_dpo.preference_terms import attach_objective, compute_terms, report_means, sum_answers
+from overtone.recipes.llm_dpo.recipe import score_tokens
+from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms, report_means, sum_answers
 
 PROMPT, OTHER = [7, 8], [9]
 
@@ -30,11 +31,11 @@ def measure(samples: list[Sample], own: list[list[float]], base: list[list[float
             return torch.tensor([value for answer in own for value in answer], requires_grad=True)
 
     model, batch = Given(), answer_batches.pack(samples)
-    attach_objective(model, options)
+    attach_objective(model, options, options.desirable_weight, options.undesirable_weight)
     batch = Batch({**batch.tensors, **more}, batch.targets, batch.lengths)
     if base is not None:
         batch.tensors[REFERENCE] = torch.tensor([value for answer in base for value in answer])
-    return batch, {name: float(term.sum.detach()) for name, term in compute_terms(model, batch).items()}
+    return batch, {name: float(term.sum.detach()) for name, term in compute_terms(score_tokens, model, batch).items()}
 
 
 def test_metrics_of_pairs_are_sums_over_pairs() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from overtone.recipes.qwen3_tts.model import sampling_settings
+from overtone.recipes.qwen3_tts.model.sampling_settings import SCHEME, SamplingSettings
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler, make_frame_sampler
-from overtone.recipes.voice_clone.model import sampling_settings
-from overtone.recipes.voice_clone.model.sampling_settings import SCHEME, SamplingSettings
 
 USUAL = FrameSampler(CodeSampler(False, 0.9, 50, 1.0, 1.05), CodeSampler(False, 0.9, 50, 1.0))
 

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_dpo.preference_objectives` with values computed by hand from the papers' equations."""
+"""Tests of `overtone.recipes.preferences.preference_objectives` with values computed by hand from the papers' equations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from overtone.recipes.llm_dpo.options import Objective, Options
-from overtone.recipes.llm_dpo.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
+from overtone.recipes.llm_dpo.options import Options
+from overtone.recipes.preferences.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
+from overtone.recipes.preferences.preference_options import Objective
 
 CHOSEN, REJECTED, BASE_CHOSEN, BASE_REJECTED = -12.0, -20.0, -14.0, -18.0
 LONG, SHORT = 6, 4

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from overtone.recipes.qwen3_tts.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
-from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from tests.recipes.speech.decoding import schedules
 
 TEXTS = ("She counted the boats.", "It is never late!", "Please close the window, the rain comes in over the books.", "Hi.")

@@ -1,5 +1,5 @@
 """The loss of a pair of answers by each objective, and of an answer with a label. A new objective is one function here, one name in
-`options.Objective`, and one test.
+`preference_options.Objective`, and one test.
 
 All return the loss [B] of each of B pairs or answers, without a mean: the training divides by the number of all of a step.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from overtone.recipes.llm_dpo.options import Objective
+from overtone.recipes.preferences.preference_options import Objective
 
 LARGEST_LOG_PROBABILITY = -1e-6
 """In nats: ORPO computes the odds of surer answers with this mean."""
@@ -63,7 +63,7 @@ class LabelledScores:
 
 @dataclass(frozen=True)
 class Strengths:
-    """The numbers of an objective: `options.Options` has their meaning."""
+    """The numbers of an objective: `PreferenceOptions` has their meaning."""
 
     beta: float
     margin: float

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
-from overtone.recipes.voice_clone.model import sequence_layout
-from overtone.recipes.voice_clone.model.modeling import input_embeddings
+from overtone.recipes.qwen3_tts.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
+from overtone.recipes.qwen3_tts.model import sequence_layout
+from overtone.recipes.qwen3_tts.model.modeling import input_embeddings
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ import torch
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.strict_json import loads_object
-from overtone.recipes.voice_clone.model import config_factory, sequence_layout
-from overtone.recipes.voice_clone.model.sequence_layout import IGNORE, TokenIds
+from overtone.recipes.qwen3_tts.model import config_factory, sequence_layout
+from overtone.recipes.qwen3_tts.model.sequence_layout import IGNORE, TokenIds
 from tests.finetune.hostile import JSON_PIECES, broken
 
 CASES = 400

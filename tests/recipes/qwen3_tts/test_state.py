@@ -9,7 +9,7 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import parse_recipe_state
-from overtone.recipes.voice_clone.state import VoiceCloneState
+from overtone.recipes.qwen3_tts.state import VoiceCloneState
 
 STORED: dict[str, Any] = {
     "speakers": [{"name": "abe", "clips": 2, "seconds": 30.0, "row": 1016, "language": None}],

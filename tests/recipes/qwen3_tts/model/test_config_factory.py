@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.recipes.voice_clone.model import config_factory, modeling
+from overtone.recipes.qwen3_tts.model import config_factory, modeling
 
 LAYER = r"(self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj|input_layernorm|post_attention_layernorm)\.weight"
 RELEASED_KEYS = {
