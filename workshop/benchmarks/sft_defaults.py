@@ -49,7 +49,9 @@ def list_settings() -> Iterator[Setting]:
     """What matters most comes first, since an interrupted benchmark has only that."""
     yield from (Setting(UNTRAINED, task) for task in TASKS)
     for rows, epochs in ((100, 3), (100, 1), (1000, 1), (1000, 3)):
-        yield from (Setting(OURS, task, rows, way, lr, epochs) for way, rates in RATES.items() for lr in rates for task in TASKS)
+        for way, (default, *others) in RATES.items():  # three epochs of 1,000 rows take hours: their rates are compared at one epoch
+            rates = (default,) if (rows, epochs) == (1000, 3) else (default, *others)
+            yield from (Setting(OURS, task, rows, way, lr, epochs) for lr in rates for task in TASKS)
         if epochs == 3:
             yield from (Setting(TRL, task, rows, way) for task in TASKS for way in RATES)
             yield from (Setting(UNSLOTH, task, rows, LORA) for task in TASKS)
