@@ -6,7 +6,7 @@ whether an answer is learned it has `"weight": 0` or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import JsonValue
@@ -117,6 +117,20 @@ def read_message(message: JsonValue, place: str) -> Message:
 def list_unread_keys(messages: Sequence[Message]) -> list[str]:
     """Return the keys of messages that only a chat template can read, each once for each message that has it."""
     return [key for message in messages for key in message if key not in MESSAGE_KEYS]
+
+
+def list_unread_row_keys(row: ChatRow, read: Collection[str]) -> list[str]:
+    """Return the keys of a row that have a value and are neither in `read` nor its source, where `overtone text` writes its place."""
+    return [key for key, value in row.items() if key not in read and key != "source" and value not in (None, "", [])]
+
+
+def list_read_keys(row: ChatRow) -> tuple[str, ...]:
+    """Return the keys of a row that training on a chat or a text reads."""
+    if is_raw_text(row):
+        return ("text", "ends")
+    if is_plain_text(row):
+        return ("prompt", "completion")
+    return (*(("messages",) if "messages" in row else ("prompt", "completion")), "tools", *ROW_MARKS)
 
 
 def _read_part(part: JsonValue, place: str) -> str:

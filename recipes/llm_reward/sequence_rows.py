@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from overtone.data_prep.chats.chat_messages import list_unread_row_keys
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row, Sample
 from overtone.recipes.class_labels import find_label
@@ -74,7 +75,10 @@ def list_unused_keys(row: Row, processor: ScoringProcessor) -> list[str]:
     allowed = processor.options.allow_dropped
     if not processor.labels:
         return list_unused_parts(row, processor.tokenizer, allowed, (*PAIR, "margin"))
-    return [] if "text" in row else list_unused(row, processor.tokenizer, allowed)
+    content = {key: value for key, value in row.items() if key != "label"}
+    if "text" in row:
+        return [f"key {key}" for key in list_unread_row_keys(content, ("text",))]
+    return list_unused(content, processor.tokenizer, allowed)
 
 
 def show(sample: Sample, processor: ScoringProcessor) -> str:

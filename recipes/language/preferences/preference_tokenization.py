@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from overtone.data_prep.chats.chat_messages import list_unread_row_keys
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.tokenization.sft_tokenization import list_unused, tokenize_row
 
@@ -50,8 +51,7 @@ def tokenize_labelled(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequen
 
 def list_unused_parts(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str], read: Sequence[str]) -> list[str]:
     """Return what of the row is not used, for counts. `read`: the keys that are used besides `tools`, those of a pair or `LABELLED`."""
-    known = (*read, "tools", "source")  # `overtone text` writes the place of each row as its source
-    keys = [f"key {key}" for key, value in row.items() if key not in known and value not in (None, "", [])]
+    keys = [f"key {key}" for key in list_unread_row_keys(row, (*read, "tools"))]
     sides = (_make_completion(row),) if "completion" in read else split_sides(row)
     return list(dict.fromkeys([*keys, *(part for side in sides for part in list_unused(side, tokenizer, allow_dropped))]))
 
@@ -64,6 +64,8 @@ def split_sides(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             raise UserError(f"has no {name!r}; a row needs 'chosen' and 'rejected', and 'prompt' unless both are whole chats{single}")
         if row[name] == []:
             raise UserError(f"{name} has no messages; write the answer, or remove the row")
+        if row[name] == "":
+            raise UserError(f"{name} is an empty text; write the answer, or remove the row")
     answers = [row[name] for name in SIDES]
     if all(isinstance(answer, str) for answer in answers):
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:

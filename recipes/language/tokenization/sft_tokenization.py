@@ -17,7 +17,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.chats.chat_messages import Message, is_plain_text, is_raw_text, list_unread_keys, read_messages, read_tools
+from overtone.data_prep.chats.chat_messages import (
+    Message,
+    is_plain_text,
+    is_raw_text,
+    list_read_keys,
+    list_unread_keys,
+    list_unread_row_keys,
+    read_messages,
+    read_tools,
+)
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row
 from overtone.recipes.language.tokenization.assistant_spans import find_turns, has_generation_blocks
@@ -74,14 +83,15 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def list_unused(row: Row, tokenizer: PreTrainedTokenizerBase, allow_dropped: Sequence[str]) -> list[str]:
-    """Return what of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and
-    does."""
+    """Return what of a row is not used, for counts: its own keys, keys of messages that the chat template does not name, and what it may
+    drop and does."""
+    unused = [f"key {key}" for key in list_unread_row_keys(row, list_read_keys(row))]
     if is_plain_text(row) or is_raw_text(row):
-        return []
+        return unused
     messages, _ = read_messages(row)
     template = find_template(tokenizer, None)
     unread = (key for key in list_unread_keys(messages) if not re.search(rf"""(\.|['"]){re.escape(key)}\b""", template))
-    unused = [f"key {key} of messages" for key in unread]
+    unused += [f"key {key} of messages" for key in unread]
     if allow_dropped:
         chat = make_chat(messages, read_tools(row), tokenizer)
         unused += [f"{dropped.option}, which the chat template drops" for dropped in find_dropped(chat, chat.render(), learns=True)]

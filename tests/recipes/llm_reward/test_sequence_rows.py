@@ -94,3 +94,4 @@ def test_keys_that_no_template_reads_are_counted() -> None:
     assert list_unused_keys({**PAIRS[0], "prompt": [message]}, processor_of()) == ["key mood of messages"]
     assert list_unused_keys({**PAIRS[0], "margin": 1, "system": "Be brief.", "text": "x"}, processor_of()) == ["key system", "key text"]
     assert list_unused_keys(LABELLED[0], processor_of(labels=LABELS)) == []
+    assert list_unused_keys({"text": "My order is late.", "label": "open", "topic": "post"}, processor_of(labels=LABELS)) == ["key topic"]

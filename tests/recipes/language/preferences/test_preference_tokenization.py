@@ -62,6 +62,7 @@ def test_an_earlier_answer_that_both_sides_share_is_part_of_the_prompt() -> None
         ({**TEXTS, "prompt": [GREETING]}, "prompt must be a text, too"),
         ({**EXPLICIT, "chosen": "And to you."}, "must both be texts, or both lists of messages"),
         ({**EXPLICIT, "chosen": []}, "chosen has no messages; write the answer, or remove the row"),
+        ({**TEXTS, "rejected": ""}, "rejected is an empty text; write the answer, or remove the row"),
         ({**EXPLICIT, "rejected": [GOOD]}, "chosen and rejected have the same tokens, so the pair has no preference"),
         ({**TEXTS, "rejected": "And to you."}, "chosen and rejected have the same tokens"),
         ({"chosen": [GREETING, GOOD], "rejected": [GREETING, GOOD]}, "are the same, so the pair has no preference"),

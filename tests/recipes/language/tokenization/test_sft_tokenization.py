@@ -293,6 +293,17 @@ def test_all_of_a_raw_text_is_learned_and_the_end_only_where_it_ends(family: str
     assert sft_tokenization.list_unused({"text": "It was cold.", "ends": True}, of, ()) == []
 
 
+def test_keys_of_a_row_that_nothing_reads_are_counted() -> None:
+    of, chat = tokenizer("chatml"), [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]
+    read = {"messages": chat, "tools": None, "mask": "user", "source": "a.jsonl:3"}
+    assert sft_tokenization.list_unused(read, of, ()) == []
+    unread = {"prompt": "Hello.", "score": 0, "system": "", "meta": None}
+    assert sft_tokenization.list_unused({**read, **unread}, of, ()) == ["key prompt", "key score"], "empty ones hold nothing"
+    text = {"prompt": "Hello.", "completion": "Good day.", "tools": [{"name": "clock"}]}
+    assert sft_tokenization.list_unused(text, of, ()) == ["key tools"]
+    assert sft_tokenization.list_unused({"prompt": chat[:1], "completion": chat[1:], "id": "7"}, of, ()) == ["key id"]
+
+
 @pytest.mark.parametrize(
     ("row", "part"),
     [
