@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 Samples = NDArray[np.float32]
 
 SHORTFALL = 0.01
-"""Share of the declared length that may be missing: encoders' padding counts differently."""
+"""Share of the declared length that may be missing."""
+PADDING_SECONDS = 0.05
+"""Seconds of it that may be missing from short files, too: some containers count what the encoder adds before the sound, which a decoder
+drops (312 samples at 48 kHz with Opus, up to 2,112 with AAC)."""
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
 """soundfile's LibsndfileError is a RuntimeError; most of PyAV's errors derive from one of these."""
 
@@ -69,7 +72,7 @@ def describe_missing(stream: Stream, frames: int) -> str:
         return f"damaged: pieces dropped because they cannot be decoded: {len(stream.faults)}, {first}; {decoded}"
     if stream.ends_midway:
         return f"truncated: the file ends before its audio does, after {seconds}"
-    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
+    if stream.declared is not None and stream.declared - frames > max(SHORTFALL * stream.declared, PADDING_SECONDS * stream.rate):
         return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
     return ""
 

@@ -208,7 +208,7 @@ def read_audio_unchanged(path: Path) -> Audio:
 def _probe_whole(path: Path) -> Track:
     track = probe_recording(path)
     if track.warning:
-        raise AudioError("truncated", track.warning, track.frames / track.rate)
+        raise AudioError("truncated", track.warning.removeprefix("truncated: "), track.frames / track.rate)
     return track
 
 

@@ -114,6 +114,13 @@ def test_film_without_a_pause_gets_no_silence_and_no_note(name: str, tmp_path: P
     assert probe_recording(tmp_path / f"plain.{name}").warning == ""
 
 
+@pytest.mark.parametrize("name", ["opus", "webm", "mkv", "mp4"])
+def test_padding_before_the_sound_is_not_missing_from_a_short_clip(name: str, tmp_path: Path) -> None:
+    container, codec, rate, _ = KINDS[name]
+    path = write_moved(tmp_path / f"short.{name}", container, codec, chirp(0.2, rate), rate, lambda at: at, "")
+    assert len(read_audio_unchanged(path).samples) / rate == pytest.approx(0.2, abs=0.05)
+
+
 def test_times_that_jitter_change_no_sample(tmp_path: Path) -> None:
     jitter = np.random.default_rng(0)
     path = write(tmp_path / "live.mkv", "mkv", lambda at: max(0.0, at + jitter.integers(-4, 5) / 1000))

@@ -18,6 +18,8 @@ def make_stream(**given: object) -> Stream:
         ({}, 9_950, ""),
         ({}, 10_500, ""),
         ({"declared": None}, 10, ""),
+        ({"declared": 300}, 255, ""),
+        ({"declared": 300}, 245, "truncated: the file declares 0.30 s and holds 0.24 s"),
         ({}, 9_800, "truncated: the file declares 10.00 s and holds 9.80 s"),
         ({"ends_midway": True}, 10_000, "truncated: the file ends before its audio does, after 10.00 s"),
         (
