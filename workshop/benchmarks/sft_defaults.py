@@ -32,6 +32,8 @@ MODEL = Path(os.environ.get("OVERTONE_REAL_MODELS") or ROOT / ".real_models") / 
 RATES = {FULL: (3e-5, 1e-4, 1e-5), LORA: (3e-4, 5e-4, 2e-4, 1e-3)}
 """The defaults first."""
 TASKS = ("persons", "sailor")
+TRL_ROWS = 8
+"""Rows in a step by TRL's defaults."""
 COLUMNS = (
     "task", "rows", "trained", "with", "learning rate", "epochs", "steps", "held-out right, of 40", "general kept, of 30",
     "processor seconds",
@@ -52,9 +54,11 @@ def list_settings() -> Iterator[Setting]:
         for way, (default, *others) in RATES.items():  # three epochs of 1,000 rows take hours: their rates are compared at one epoch
             rates = (default,) if (rows, epochs) == (1000, 3) else (default, *others)
             yield from (Setting(OURS, task, rows, way, lr, epochs) for lr in rates for task in TASKS)
+        if (rows, epochs) == (1000, 3):  # more and smaller steps than `auto` makes
+            yield from (Setting(OURS, task, rows, LORA, RATES[LORA][0], epochs, TRL_ROWS) for task in reversed(TASKS))
         if epochs == 3:
-            yield from (Setting(TRL, task, rows, way) for task in TASKS for way in RATES)
             yield from (Setting(UNSLOTH, task, rows, LORA) for task in TASKS)
+            yield from (Setting(TRL, task, rows, way) for way in (LORA, FULL) for task in TASKS)
 
 
 def read_results(path: Path) -> dict[Setting, Result]:
@@ -98,6 +102,7 @@ def is_default(setting: Setting) -> bool:
 def make_row(setting: Setting, result: Result) -> list[object]:
     """A row of the table."""
     name = f"**{setting.trainer}**" if is_default(setting) else setting.trainer
+    name += "" if setting.batch is None else f", {setting.batch} rows in a step"
     values = (f"{result.lr:g}", f"{result.epochs:g}", result.steps, result.right, result.known, f"{result.seconds:.0f}")
     return [setting.task, setting.rows, setting.way, name, *values]
 
