@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 from overtone.data_prep.chats.chat_messages import ChatRow
@@ -29,14 +30,22 @@ def check_conversation(row: ChatRow) -> None:
             raise UserError(f"the prompt refers to an image, audio or video by {found[0]}, which a text model cannot use")
         return
     turns = [*row.get("messages", ()), *row.get("prompt", ()), *row.get("completion", ())]
-    for number, turn in enumerate(turns, start=1):
-        _check_content(turn, number)
-    _check_order([turn["role"] for turn in turns])
+    check_turns(turns)
+    if all(turn["role"] != "assistant" for turn in turns):
+        raise UserError("there is no message of the assistant")
     answers = [turn for turn in row.get("completion", turns) if turn["role"] == "assistant"]
     if not answers:
         raise UserError("the completion has no message of the assistant")
     if all(turn.get("weight") == 0 for turn in answers):
         raise UserError("every answer has weight 0, so nothing would be learned")
+
+
+def check_turns(turns: Sequence[ChatRow]) -> None:
+    """Raises `UserError` for messages that are empty or refer to what a text model cannot use, and for an order that is not one of a
+    conversation."""
+    for number, turn in enumerate(turns, start=1):
+        _check_content(turn, number)
+    _check_order([turn["role"] for turn in turns])
 
 
 def check_storable(value: object) -> None:
@@ -67,8 +76,6 @@ def _check_content(turn: ChatRow, number: int) -> None:
 
 def _check_order(roles: list[str]) -> None:
     """Check the order of roles. The assistant may come first, and a last question may be unanswered: chat templates differ in this."""
-    if "assistant" not in roles:
-        raise UserError("there is no message of the assistant")
     if any(role in ("system", "developer") for role in roles[1:]):
         raise UserError("a system message that is not the first")
     for number, (before, after) in enumerate(pairwise(roles), start=2):

@@ -97,7 +97,7 @@ class ChatSummary:
 
     made_by: str
     rows: str | None
-    """`pairs` or `labels`, for preference training."""
+    """`pairs` or `labels`, for preference training, or `prompts`."""
     sources: dict[str, int]
     """Source → number of its rows."""
     passed_over: dict[str, int]

@@ -5,12 +5,15 @@
   overtone train --recipe llm_sft --data.train data/chats/train.jsonl
   overtone text HuggingFaceH4/ultrafeedback_binarized --split train_prefs --rows pairs --out data/pairs
   overtone train --recipe llm_dpo --data.train data/pairs/train.jsonl
+  overtone text openai/gsm8k --config main --rows prompts --out data/sums
+  overtone train --recipe llm_grpo --options.rewards.functions rewards.py --data.train data/sums/train.jsonl
   overtone text books/ --raw --out data/books
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
 also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
 prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. --rows pairs writes both answers of pairs
-(`prompt`, `chosen`, `rejected`), and --rows labels answers that are marked as good or bad (`prompt`, `completion`, `label`). --raw reads
+(`prompt`, `chosen`, `rejected`), and --rows labels answers that are marked as good or bad (`prompt`, `completion`, `label`). --rows
+prompts writes prompts with the keys that rewards read (`prompt`, `answer`), and rejects rows without one of these keys. --raw reads
 texts without questions and answers (.txt, .md, and the column `text` of the other formats), for continued pretraining: each row is a piece
 of a document, all of it is learned, and the same pieces are kept once. Chats that
 WhatsApp exported (.txt, .zip) need --as NAME, the person whose messages are the answers. Rejected rows are listed in rejects.jsonl with
@@ -44,6 +47,7 @@ from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
 from overtone.data_prep.chats.preference_conversion import CONVERTERS, check_sides
+from overtone.data_prep.chats.prompt_conversion import DEFAULT_REWARD_KEYS, PROMPT_ROWS, SCHEMA, check_prompt, convert_prompt
 from overtone.data_prep.chats.raw_texts import FEWEST_CHARACTERS, PIECE_CHARACTERS, RAW, RawTexts, check_text, convert_text
 from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
@@ -70,7 +74,9 @@ class TextOptions:
     shape: str | None = None
     """Shape of every row; None: detected from the keys of each row."""
     rows: str | None = None
-    """Rows for preference training, a key of `CONVERTERS`, or `RAW` texts; None: conversations."""
+    """Rows for preference training, a key of `CONVERTERS`, `PROMPT_ROWS`, or `RAW` texts; None: conversations."""
+    reward_keys: Sequence[str] = DEFAULT_REWARD_KEYS
+    """Keys that rows of prompts must have, and keep."""
     val_share: float = 0.02
     val_rows: int | None = None
     """Maximum number of validation rows; replaces `val_share`."""
@@ -100,8 +106,9 @@ def parser() -> argparse.ArgumentParser:
     kinds = options.add_mutually_exclusive_group()
     kinds.add_argument(
         "--rows",
-        choices=list(CONVERTERS),
-        help="rows for preference training instead of conversations: pairs of answers, or answers with labels, for objective kto",
+        choices=[*CONVERTERS, PROMPT_ROWS],
+        help="rows for preference training instead of conversations: pairs of answers, or answers with labels, for objective kto; or "
+        "prompts for training by rewards",
     )
     kinds.add_argument(
         "--raw", dest="rows", action="store_const", const=RAW, help="rows of plain text, all of which is learned, instead of conversations"
@@ -111,6 +118,12 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help=f"with --raw: split longer documents, between paragraphs, lines, sentences or words (default {PIECE_CHARACTERS:,})",
+    )
+    options.add_argument(
+        "--reward-keys",
+        metavar="KEY,…",
+        help=f"with --rows {PROMPT_ROWS}: keys that the rewards read, which each row must have (default {','.join(DEFAULT_REWARD_KEYS)}; "
+        "'' for none)",
     )
     _add_reading_options(options)
     return options
@@ -161,6 +174,7 @@ class ChatsOptions:
     val_rows: int | None = None
     rows: str | None = None
     piece_characters: int | None = None
+    reward_keys: str | None = None
     shape: str | None = None
     columns: ColumnMapping = field(default_factory=ColumnMapping)
     person: str | None = None
@@ -177,9 +191,13 @@ def main(argv: list[str]) -> int:
     options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
     summary = prepare_chats(options)
     data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary.val else [])]
-    recipe = "llm_sft" if options.rows in (None, RAW) else "llm_dpo"
-    base = "Qwen/Qwen3-1.7B-Base" if options.rows == RAW else "Qwen/Qwen3-1.7B"
+    recipe = {None: "llm_sft", RAW: "llm_sft", PROMPT_ROWS: "llm_grpo"}.get(options.rows, "llm_dpo")
+    base = {RAW: "Qwen/Qwen3-1.7B-Base", PROMPT_ROWS: "Qwen/Qwen2.5-1.5B-Instruct"}.get(options.rows or "", "Qwen/Qwen3-1.7B")
     own = ["--options.objective", "kto"] if options.rows == "labels" else []
+    if options.rows == PROMPT_ROWS:
+        keys, rewards = _list_reward_keys(options), {"answer": "exact_match", SCHEMA: "json_schema"}
+        reward = next((name for key, name in rewards.items() if key in keys), None)
+        own = [f"--options.rewards.{reward}.weight", "1"] if reward else ["--options.rewards.functions", "rewards.py"]
     print_line(f"next: {overtone_command('train', '--recipe', recipe, *own, '--model.source', base, *data)}")
     return 0
 
@@ -192,11 +210,13 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     columns = options.columns.row
     texts = RawTexts(columns.get("text", "text"), options.piece_characters or PIECE_CHARACTERS) if options.rows == RAW else None
-    read = frozenset(columns.values()) | ({texts.column} if texts else set())
+    reward_keys = _list_reward_keys(options)
+    read = frozenset(columns.values()).union({texts.column} if texts else (), reward_keys if options.rows == PROMPT_ROWS else ())
     reader = replace(_check_reader_options(options, gathered.sources), columns=read, texts=texts)
     wanted = TextOptions(
         shape=options.shape,
         rows=options.rows,
+        reward_keys=reward_keys,
         val_share=options.val_share,
         val_rows=options.val_rows,
         join_turns=options.join_turns,
@@ -210,7 +230,9 @@ def prepare_chats(options: ChatsOptions) -> ChatSummary:
 
 def _check_options(options: ChatsOptions) -> None:
     check_choice("--shape", options.shape, SHAPES)
-    check_choice("--rows", options.rows, (*CONVERTERS, RAW))
+    check_choice("--rows", options.rows, (*CONVERTERS, PROMPT_ROWS, RAW))
+    if options.reward_keys is not None and options.rows != PROMPT_ROWS:
+        raise UserError(f"--reward-keys is for --rows {PROMPT_ROWS}; give that too, or remove it")
     kind = "--raw" if options.rows == RAW else f"--rows {options.rows}"
     if options.rows is not None and options.shape is not None:
         raise UserError(f"--shape {options.shape} is for conversations; remove it, or {kind}")
@@ -224,6 +246,16 @@ def _check_options(options: ChatsOptions) -> None:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     if options.val_rows is not None and options.val_rows < 0:
         raise UserError(f"--val-rows {options.val_rows}: expected a number of rows, 0 or more")
+
+
+def _list_reward_keys(options: ChatsOptions) -> tuple[str, ...]:
+    """Return the keys that rows of prompts must have. Raises `UserError` for a key that holds the prompt."""
+    if options.reward_keys is None:
+        return DEFAULT_REWARD_KEYS
+    keys = tuple(dict.fromkeys(key.strip() for key in options.reward_keys.split(",") if key.strip()))
+    if wrong := [key for key in keys if key in ("prompt", "messages", "tools", "source")]:
+        raise UserError(f"--reward-keys {wrong[0]}: rows have this key anyway; name what the rewards read, such as answer")
+    return keys
 
 
 def _check_reader_options(options: ChatsOptions, sources: list[ChatSource]) -> ReaderOptions:
@@ -425,9 +457,9 @@ def _parse_conversation(found: FoundRow, wanted: TextOptions) -> ParsedRow:
         kind = wanted.shape or detect_shape(given)
         row, read = normalise_row(given, kind), SHAPES[kind].keys | SHAPES[kind].also
     else:
-        row, kind, read = ROWS[wanted.rows](given)
+        row, kind, read = convert_prompt(given, wanted.reward_keys) if wanted.rows == PROMPT_ROWS else ROWS[wanted.rows](given)
     joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
-    check = conversation_checks.check_conversation if wanted.rows is None else check_text if wanted.rows == RAW else check_sides
-    check(row)
+    checks = {None: conversation_checks.check_conversation, RAW: check_text, PROMPT_ROWS: check_prompt}
+    checks.get(wanted.rows, check_sides)(row)
     return ParsedRow(row, kind, read, tidied, joined)

@@ -228,6 +228,22 @@ def lay_samples(recipe: Recipe, samples: list[Sample], packed: bool, fixed: int 
     return batch if fixed is None or recipe.pad is None else recipe.pad(batch, fixed)
 
 
+def read_sample(rows: Rows | MixedRows, recipe: Recipe, row: int) -> Sample:
+    """Return the sample of a row as the recipe read it when the file was indexed, truncated to the trained positions. Raises `UserError`
+    for a damaged cache."""
+    try:
+        sample = sample_serialization.decode(rows.sample(row))
+    except UserError as error:
+        raise UserError(f"{rows.where(row)}: {error}") from None
+    except ValueError as error:  # its checksum matches, so it was written like this
+        problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {suggest_rebuild(rows.cache_of(row))}"
+        raise UserError(f"{rows.where(row)}: {problem}") from None
+    indexed = int(rows.lengths[row])
+    if recipe.length(sample) > indexed and recipe.truncate is not None:
+        return recipe.truncate(sample, indexed)
+    return sample
+
+
 class Loader:
     """Loads this rank's batches one step ahead of the training, on its own thread.
 
@@ -359,18 +375,8 @@ class Loader:
             self._find_mismatch(first, reference.divergence.mismatch)
 
     def sample(self, row: int) -> Sample:
-        """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""
-        try:
-            sample = sample_serialization.decode(self._rows.sample(row))
-        except UserError as error:
-            raise UserError(f"{self._rows.where(row)}: {error}") from None
-        except ValueError as error:  # its checksum matches, so it was written like this
-            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {suggest_rebuild(self._rows.cache_of(row))}"
-            raise UserError(f"{self._rows.where(row)}: {problem}") from None
-        indexed = int(self._rows.lengths[row])
-        if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:
-            return self._recipe.truncate(sample, indexed)
-        return sample
+        """As `read_sample`."""
+        return read_sample(self._rows, self._recipe, row)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)  # an error must be reported now, not after a slow read

@@ -113,6 +113,10 @@ class Rows:
     def where(self, row: int) -> str:
         return f"{self.path}:{self.index[row, 3]}"
 
+    def list_not_longer(self, row: int) -> Ids:
+        """Return the rows of the file of this row that are not longer, itself included [rows]."""
+        return np.flatnonzero(self.lengths <= self.lengths[row])
+
     def previous(self, row: int) -> int:
         """Number of the row before this one; the last row precedes the first."""
         return (row - 1) % len(self)

@@ -139,6 +139,11 @@ class MixedRows:
         rows, own = self._locate(row)
         return rows.longest_beside(own)
 
+    def list_not_longer(self, row: int) -> Ids:
+        """Return the rows of the file of this row that are not longer, itself included [rows]."""
+        rows, own = self._locate(row)
+        return rows.list_not_longer(own) + (row - own)
+
     def previous(self, row: int) -> int:
         """Number of the row before this one in its file; the last row of a file precedes its first."""
         rows, own = self._locate(row)

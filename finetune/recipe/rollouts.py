@@ -2,7 +2,7 @@
 
 The data gives the prompts in the usual order. Before a step's forward pass, `RolloutWorker` turns them into samples of `Recipe.collate`.
 An answer is a function of the weights, `run.seed`, the step, the row and its number among the row's answers, so that it depends neither on
-the ranks nor on the micro-batches nor on a resume.
+the ranks nor on the micro-batches nor on a resume. So is a prompt that replaces one whose answers teach nothing (`Rollouts.replacements`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class LoggedRollout(RolloutRecord):
     step: int
     row: str
     """File and line of the row."""
+    replaces: list[str]
+    """Files and lines of the prompts that were answered in its place before, in this order. Nothing is learned from their answers."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class PromptRow:
     """The result of `Recipe.read`."""
     earlier: int = 0
     """Number of times that the step draws the row before, over all ranks: above 0 only if a mixture repeats its source."""
+    replaces: tuple[int, ...] = ()
+    """Rows whose prompts were answered in its place before, the first of which the step has drawn. With `row` and `earlier`, it is unique
+    within a step."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Rollout:
     samples: list[Sample]
     """The answers as samples of `Recipe.collate`; at least one."""
     record: RolloutRecord
+    can_be_replaced: bool = False
+    """True if its answers teach nothing, and those to another prompt may."""
 
 
 @dataclass(frozen=True)
@@ -116,3 +123,5 @@ class Rollouts(Generic[OptionsT, ProcessorT]):
     """(means of a step) → raises `UserError` if the step must not be applied. Called on one rank before the update."""
     count_bytes: Callable[[Loaded, OptionsT, int, int], int]
     """(model, options, bytes of a number in the compute type, `train.micro_tokens`) → memory that the rollouts take on each rank."""
+    replacements: Callable[[OptionsT], int] = lambda _: 0
+    """Largest number of prompts that may be answered one after the other in the place of one of the step, while `can_be_replaced`."""

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from pydantic import BaseModel
 from torch import nn
 
 from overtone.finetune.config import Lora, Model, Parallel
-from overtone.finetune.data.batching import RankBatch, lay_samples
+from overtone.finetune.data.batching import RankBatch, lay_samples, read_sample
 from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.keyed_permutation import derive_key
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed.process_group import World, gather_on_main, run_on_all, run_on_main
 from overtone.finetune.errors import UserError
@@ -32,6 +35,13 @@ SHOWN_STEPS = 8
 Records = list[LoggedRollout]
 
 
+class AnsweredPrompt(NamedTuple):
+    """A prompt with its answers."""
+
+    prompt: PromptRow
+    rollout: Rollout
+
+
 @dataclass(frozen=True)
 class RolloutLoop:
     """The rollouts of a run."""
@@ -40,6 +50,8 @@ class RolloutLoop:
     recipe: Recipe
     options: BaseModel
     worker: RolloutWorker
+    seed: int
+    """`run.seed`."""
     run_dir: Path
     lora: Lora | None
     fixed: int | None
@@ -63,7 +75,7 @@ class RolloutLoop:
         if rollouts is None:
             return None
         worker = run_on_all(world, lambda: rollouts.open(loaded, options, settings))
-        return cls(world, recipe, options, worker, run_dir, lora, fixed)
+        return cls(world, recipe, options, worker, settings.seed, run_dir, lora, fixed)
 
     def take_over_weights(self, model: nn.Module) -> None:
         """Answer with the weights that the model has now. Call it between steps. The model is in eval mode from then on: answers are
@@ -80,11 +92,25 @@ class RolloutLoop:
             for turn in counted
             for row, one, earlier in zip(turn.micro.ids, turn.prompts, turn.earlier, strict=True)
         ]
-        rollouts = run_on_all(self.world, lambda: self.worker.answer(prompts, step))
+        answered = run_on_all(self.world, lambda: self._answer_own(rows, prompts, step))
         if step is not None:
-            self._record(step, prompts, rollouts)
-        left = iter(rollouts)
+            self._record(rows, step, answered)
+        left = iter(answered)
         return [self._fill(turn, left, step) for turn in turns]
+
+    def _answer_own(self, rows: Rows | MixedRows, prompts: list[PromptRow], step: int | None) -> list[AnsweredPrompt]:
+        """Answer the prompts of this rank, and replace those whose answers teach nothing."""
+        recipe = self.recipe
+        assert recipe.rollouts is not None
+        found = [AnsweredPrompt(*each) for each in zip(prompts, self.worker.answer(prompts, step), strict=True)]
+        for _ in range(0 if step is None else recipe.rollouts.replacements(self.options)):
+            numbers = [number for number, one in enumerate(found) if one.rollout.can_be_replaced]
+            if not numbers:
+                break
+            others = [draw_replacement(rows, recipe, found[number].prompt, derive_key(self.seed, step or 0)) for number in numbers]
+            for number, other, rollout in zip(numbers, others, self.worker.answer(others, step), strict=True):
+                found[number] = AnsweredPrompt(other, rollout)
+        return found
 
     def check(self, means: Mapping[str, float]) -> None:
         """Raises `UserError` if the step with these means must not be applied. Collective: call on every rank."""
@@ -92,19 +118,22 @@ class RolloutLoop:
         assert rollouts is not None  # else there is no loop
         run_on_main(self.world, lambda: rollouts.check(means, self.options))
 
-    def _fill(self, turn: RankBatch, rollouts: Iterator[Rollout], step: int | None) -> RankBatch:
-        if turn.counts:
-            samples = [sample for _ in turn.prompts for sample in next(rollouts).samples]
-        else:
-            samples = self.worker.make_filler(turn.prompts[0], step)
+    def _fill(self, turn: RankBatch, answered: Iterator[AnsweredPrompt], step: int | None) -> RankBatch:
+        own = [next(answered) for _ in turn.prompts] if turn.counts else []
+        samples = [sample for one in own for sample in one.rollout.samples] or self.worker.make_filler(turn.prompts[0], step)
         tokens = sum(len(sample["ids"]) for sample in samples) if turn.counts else 0
         batch = lay_samples(self.recipe, samples, turn.micro.packed, self.fixed)
-        return replace(turn, batch=batch, micro=replace(turn.micro, tokens=tokens))
+        ids = tuple(one.prompt.row for one in own) if turn.counts else turn.micro.ids
+        return replace(turn, batch=batch, micro=replace(turn.micro, ids=ids, tokens=tokens))
 
-    def _record(self, step: int, prompts: Sequence[PromptRow], rollouts: Sequence[Rollout]) -> None:
+    def _record(self, rows: Rows | MixedRows, step: int, answered: Sequence[AnsweredPrompt]) -> None:
         own = [
-            [prompt.row, prompt.earlier, {"step": step, "row": prompt.where, **one.record}]
-            for prompt, one in zip(prompts, rollouts, strict=True)
+            [
+                (*prompt.replaces, prompt.row)[0],
+                prompt.earlier,
+                {"step": step, "row": prompt.where, "replaces": [*map(rows.where, prompt.replaces)], **one.record},
+            ]
+            for prompt, one in answered
         ]
         found = sorted((one for each in gather_on_main(self.world, own) for one in each), key=lambda one: one[:2])
         run_on_main(self.world, lambda: self._write([record for *_, record in found]))
@@ -119,6 +148,18 @@ class RolloutLoop:
         self.shown.append(records)
         files.append_line(self.run_dir / ROLLOUTS, "\n".join(lines))
         files.write_volatile(self.run_dir / PAGE, render_page(self.run_dir.name, [*self.shown][::-1]).encode())
+
+
+def draw_replacement(rows: Rows | MixedRows, recipe: Recipe, prompt: PromptRow, key: int) -> PromptRow:
+    """Return another prompt to answer in the place of this one: of the same file, and not longer than the step's own prompt, so that the
+    micro-batch stays within its limit. It depends on `key` and on the prompts that it replaces alone. A prompt is repeated only if there
+    is no other one."""
+    replaces = (*prompt.replaces, prompt.row)
+    fitting = rows.list_not_longer(replaces[0])
+    unused = np.setdiff1d(fitting, replaces)
+    candidates = unused if len(unused) else fitting
+    row = int(candidates[derive_key(key, prompt.earlier, *replaces) % len(candidates)])
+    return PromptRow(row, rows.where(row), read_sample(rows, recipe, row), prompt.earlier, replaces)
 
 
 def check_settings(recipe: Recipe, name: str, parallel: Parallel, model: Model) -> None:

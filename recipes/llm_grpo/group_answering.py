@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,16 @@ class ReadAnswer:
     """Without them."""
 
 
+class Lesson(NamedTuple):
+    """Numbers by which an answer is trained."""
+
+    advantage: float
+    flat: bool
+    """True if the group has no variance."""
+    replaced: int
+    """Number of groups that this one has replaced."""
+
+
 class GroupAnswering:
     """Implements `RolloutWorker`. Owns a copy of the model, and what computes the rewards."""
 
@@ -61,7 +72,7 @@ class GroupAnswering:
         requests = [
             RolloutRequest(
                 prompt=prompt.sample["ids"].tolist(),
-                seed=derive_key(self._seed, step or 0, prompt.row, prompt.earlier * size + number),
+                seed=derive_key(self._seed, step or 0, prompt.row, prompt.earlier * size + number, *prompt.replaces),
                 greedy=step is None,
             )
             for prompt in prompts
@@ -77,7 +88,7 @@ class GroupAnswering:
         """Implements `RolloutWorker`."""
         token = GeneratedTokens([int(prompt["ids"][-1])], [0.0])
         nothing = ScoredAnswer(dict.fromkeys(self._scorer.weights, 0.0))
-        return [self._make_sample(prompt["ids"].tolist(), token, nothing, None if step is None else (0.0, False))]
+        return [self._make_sample(prompt["ids"].tolist(), token, nothing, None if step is None else Lesson(0.0, False, 0))]
 
     def close(self) -> None:
         """Implements `RolloutWorker`."""
@@ -96,10 +107,15 @@ class GroupAnswering:
         return text
 
     def _make_rollout(self, prompt: PromptRow, read: list[ReadAnswer], scored: list[ScoredAnswer], step: int | None) -> Rollout:
-        totals, ids = [one.total for one in scored], prompt.sample["ids"].tolist()
-        advantages, flat = find_advantages(self._options.objective, totals), not has_variance(totals)
+        known = [one for one in scored if not one.unknown]
+        advantages = find_advantages(self._options.objective, [None if one.unknown else one.total for one in scored])
+        flat, replaced = not has_variance([one.total for one in known]), len(prompt.replaces)
+        # Length says nothing about right and wrong: in the paper, a group is replaced if all of its answers are right, or all are wrong.
+        can_be_replaced = not has_variance([one.total - one.shaping for one in known])
         samples = [
-            self._make_sample(ids, answer.tokens, one, None if step is None else (advantage, flat))
+            self._make_sample(
+                prompt.sample["ids"].tolist(), answer.tokens, one, None if step is None else Lesson(advantage, flat, replaced)
+            )
             for answer, one, advantage in zip(read, scored, advantages, strict=True)
         ]
         answers: list[AnswerRecord] = [
@@ -114,10 +130,10 @@ class GroupAnswering:
             }
             for answer, one, advantage in zip(read, scored, advantages, strict=True)
         ]
-        return Rollout(samples, {"prompt": read[0].scored.prompt, "flat": flat, "answers": answers})
+        return Rollout(samples, {"prompt": read[0].scored.prompt, "flat": flat, "answers": answers}, can_be_replaced)
 
-    def _make_sample(self, prompt: list[int], answer: GeneratedTokens, scored: ScoredAnswer, learned: tuple[float, bool] | None) -> Sample:
-        """`learned`: the advantage, and whether the group has no variance; None in an evaluation."""
+    def _make_sample(self, prompt: list[int], answer: GeneratedTokens, scored: ScoredAnswer, lesson: Lesson | None) -> Sample:
+        """`lesson`: None in an evaluation."""
         objective, tokens = self._options.objective, len(answer.ids)
         metrics = {
             REWARD: scored.total,
@@ -130,12 +146,13 @@ class GroupAnswering:
             "ids": torch.tensor([*prompt, *answer.ids]),
             "supervised": torch.tensor([False] * len(prompt) + [True] * tokens),
         }
-        if learned is not None:
-            advantage, flat = learned
-            metrics["flat_groups"] = float(flat)
+        if lesson is not None:
+            metrics["flat_groups"] = float(lesson.flat)
+            if self._options.dynamic_sampling:
+                metrics["replaced_groups"] = float(lesson.replaced)
             sample |= {
                 "rollout": torch.tensor(answer.scores),
-                "advantage": torch.tensor(advantage),
+                "advantage": torch.tensor(lesson.advantage),
                 "weight": torch.tensor(weigh_token(objective, tokens, self._options.max_new_tokens)),
                 "targets": torch.tensor(count_targets(objective, tokens)),
             }

@@ -75,6 +75,11 @@ class Judge(Reward):
     """Environment variable with the key, such as OPENAI_API_KEY; null: no key is sent. Only the command line can name it."""
 
 
+class Overlong(Reward):
+    tokens: int = Field(ge=1)
+    """The punishment grows over the last so many tokens before `max_new_tokens`."""
+
+
 class Rewards(Section):
     """Rewards of an answer. Their weighted sum is what is trained."""
 
@@ -88,14 +93,19 @@ class Rewards(Section):
     """1 if the answer is JSON that a schema accepts."""
     length: Reward | None = None
     """Share of `max_new_tokens` that the answer leaves: shorter answers get more with a weight above 0."""
+    overlong: Overlong | None = None
+    """From 0 for an answer that leaves `tokens` tokens or more of `max_new_tokens` to −1 for the longest, and for one that is cut off: the
+    soft overlong punishment of DAPO (Yu et al. 2025, eq. 13). Only beside other rewards."""
     judge: Judge | None = None
     """Rating by a model at an OpenAI-compatible address."""
     functions: FilePath | None = Field(default=None, json_schema_extra={COMMAND_LINE_ONLY: "names code"})
     """Python file whose public functions `name(answer, row)` return a number each; WEIGHTS in it is a dict of their weights. It is code, so
     only the command line can name it. The functions run in a process of their own."""
-    on_failure: Literal["zero", "stop"] = "zero"
-    """A reward that raises, returns no finite number, or takes too long: counts as 0 and is reported, or ends the run. That 0 is trained as
-    any reward is, against the answer if the others of its group have more."""
+    on_failure: Literal["leave_out", "zero", "stop"] = "leave_out"
+    """Treatment of an answer with a reward that raises, returns no finite number, or takes too long. `leave_out`: its reward is unknown, so
+    it has no part in the mean of its group and is not trained, neither for nor against it. `zero`: the failed reward counts as 0, for
+    functions that fail because an answer is bad; it is trained against the answer if the others of its group have more. `stop`: the run
+    ends. All of them are counted as `failed_rewards`."""
     seconds: float = Field(default=10.0, gt=0)
     """Time limit of a function, and of the check against a schema or a pattern, for one answer."""
     memory_gib: float = Field(default=4.0, gt=0)
@@ -115,6 +125,10 @@ class Options(ChatOptions):
     """Answers to each prompt of a step."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Longest answer, without the token that ends it. A longer one is cut off, and counted."""
+    dynamic_sampling: int = Field(default=0, ge=0, le=64)
+    """Largest number of further prompts that are answered one after the other in the place of one whose group has no variance in its
+    rewards, `overlong` not counted (DAPO, eq. 11); 0: such a group stays, and teaches nothing. They are drawn from the rows of the same
+    file that are not longer."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The importance ratio of a token counts down to 1 minus this."""
     clip_high: float | None = Field(default=None, gt=0)
@@ -130,6 +144,9 @@ class Options(ChatOptions):
     def _refuse_unused(self) -> Self:
         if self.loss_head != "chunked":
             raise ValueError(f"loss_head: {self.loss_head} computes no log-probability of each token; use chunked")
+        overlong = self.rewards.overlong
+        if overlong is not None and overlong.tokens > self.max_new_tokens:
+            raise ValueError(f"rewards.overlong.tokens: {overlong.tokens} is more than max_new_tokens: {self.max_new_tokens}; lower it")
         return self
 
     @property

@@ -36,14 +36,16 @@ def estimate_kl(log_ratios: Tensor) -> Tensor:
 
 
 def has_variance(rewards: Sequence[float]) -> bool:
-    """Return whether the rewards of a group differ by more than rounding."""
-    return max(rewards) - min(rewards) > LEAST_SPREAD * max(1.0, *map(abs, rewards))
+    """Return whether the rewards of a group differ by more than rounding; one alone, or none, does not."""
+    return len(rewards) > 1 and max(rewards) - min(rewards) > LEAST_SPREAD * max(1.0, *map(abs, rewards))
 
 
 def center(rewards: Sequence[float]) -> list[float]:
     """Return each reward minus the mean of its group; zeros without variance."""
+    if not has_variance(rewards):
+        return [0.0] * len(rewards)
     mean = statistics.fmean(rewards)
-    return [reward - mean for reward in rewards] if has_variance(rewards) else [0.0] * len(rewards)
+    return [reward - mean for reward in rewards]
 
 
 def normalize(rewards: Sequence[float]) -> list[float]:
@@ -66,9 +68,12 @@ def weigh_token(objective: ObjectiveName, tokens: int, longest: int) -> float:
     return {"grpo": 1 / tokens, "dr_grpo": 1 / longest, "dapo": 1.0}[objective]
 
 
-def find_advantages(objective: ObjectiveName, rewards: Sequence[float]) -> list[float]:
-    """Return the advantage of each answer of a group from their rewards: centred for dr_grpo, otherwise also normalized."""
-    return center(rewards) if objective == "dr_grpo" else normalize(rewards)
+def find_advantages(objective: ObjectiveName, rewards: Sequence[float | None]) -> list[float]:
+    """Return the advantage of each answer of a group from their rewards: centred for dr_grpo, otherwise also normalized. An answer whose
+    reward is unknown, None, has the advantage 0, and no part in the mean and the deviation of the others."""
+    known = [reward for reward in rewards if reward is not None]
+    found = iter(center(known) if objective == "dr_grpo" else normalize(known))
+    return [0.0 if reward is None else next(found) for reward in rewards]
 
 
 def count_targets(objective: ObjectiveName, tokens: int) -> int:

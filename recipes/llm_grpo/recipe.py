@@ -46,6 +46,7 @@ def load(config: Config[Options]) -> Loaded[PromptProcessor]:
         clip_low=options.clip_low,
         clip_high=options.upper_clip,
         kl_weight=options.kl_weight,
+        dynamic_sampling=options.dynamic_sampling,
         weights=list_weights(options.rewards),
         rewards=digest_rewards(options.rewards),
     )
@@ -138,7 +139,12 @@ RECIPE = Recipe(
     loss=compute_terms,
     length=measure_length,
     reference=Reference(predict=score_tokens, needed=needs_reference),
-    rollouts=Rollouts(open=GroupAnswering, check=check_mismatch, count_bytes=count_rollout_bytes),
+    rollouts=Rollouts(
+        open=GroupAnswering,
+        check=check_mismatch,
+        count_bytes=count_rollout_bytes,
+        replacements=lambda options: options.dynamic_sampling,
+    ),
     export=export,
     formats=FORMATS,
     inference=INFERENCE,

@@ -15,6 +15,7 @@ class PolicyState(ChatState):
     clip_low: float
     clip_high: float
     kl_weight: float
+    dynamic_sampling: int
     weights: dict[str, float]
     """Weight of each built-in reward."""
     rewards: dict[str, str]

@@ -25,6 +25,10 @@ QWEN3_SIZES: dict[str, dict[str, JsonValue]] = {
         "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "tie_word_embeddings": False,
     },
 }  # fmt: skip
+QWEN25_15B: dict[str, JsonValue] = {
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768, "tie_word_embeddings": True,
+}  # fmt: skip
 LLAMA_31_8B: dict[str, JsonValue] = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": False,
@@ -39,6 +43,7 @@ RELEASED = (
         ReleasedModel(f"Qwen/Qwen3-{size}", "apache-2.0", "119 languages and dialects", {**QWEN3, **shape}, streaming=True)
         for size, shape in QWEN3_SIZES.items()
     ),
+    ReleasedModel("Qwen/Qwen2.5-1.5B-Instruct", "apache-2.0", "over 29 languages", QWEN25_15B, streaming=True),
     ReleasedModel(
         "meta-llama/Llama-3.1-8B",
         "llama3.1",

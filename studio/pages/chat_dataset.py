@@ -110,6 +110,8 @@ def make_page(studio: Studio) -> Page:
         kind = read_json(studio.place / form.folder / SUMMARY).get("rows")
         if kind in ("pairs", "labels"):
             words[1] = "llm_dpo"
+        if kind == "prompts":  # any reward, as the tokens of a prompt depend on none
+            words[1:2] = ["llm_grpo", "--options.rewards.length.weight", "1"]
         return "plan", [*words, *(["--options.objective", "kto"] if kind == "labels" else [])]
 
     def build_report(form: CountForm) -> tuple[str, list[str]]:

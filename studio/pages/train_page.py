@@ -155,7 +155,7 @@ def list_recipes(dataset: Path) -> Sequence[str]:
     kind, rows = read_kind(dataset), read_json(dataset / SUMMARY).get("rows")
     if kind == "chats" and rows in ("pairs", "labels"):
         return ("llm_dpo", "llm_reward") if rows == "pairs" else ("llm_dpo",)
-    return RECIPES[kind]
+    return ("llm_grpo",) if kind == "chats" and rows == "prompts" else RECIPES[kind]
 
 
 def list_words(place: Path, form: TrainForm) -> list[str]:

@@ -22,10 +22,16 @@ pytestmark = pytest.mark.slow
 STEPS = 4
 ROWS = [{"prompt": [{"role": "user", "content": f"Number {count}?"}], "answer": str(count)} for count in range(1, 9)]
 LORA = {"model.lora": "{rank: 4, alpha: 8}", "train.lr": "3e-2"}
+# Without a reward for the length some groups have no variance.
+DYNAMIC = {
+    **{"options.objective": "dapo", "options.dynamic_sampling": "3", "options.rewards.length": "null"},
+    **{"options.rewards.overlong": "{tokens: 4}", "options.group": "2"},
+}
 CASES: dict[str, dict[str, str]] = {
     "full": {},
     "lora": LORA,
     "dapo with kl": {"options.objective": "dapo", "options.kl_weight": "0.1"},
+    "dynamic": DYNAMIC,
 }
 SHARDED: list[ChangedCase] = [
     *((2, name, {"parallel.strategy": "fsdp"}) for name in CASES),
@@ -33,6 +39,7 @@ SHARDED: list[ChangedCase] = [
     (2, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "500"}),
     (2, "lora", {"parallel.strategy": "zero2", "data.packing": "false"}),
     *((4, name, {"parallel.strategy": "fsdp"}) for name in CASES),
+    (2, "dynamic", {"parallel.strategy": "ddp", "train.micro_tokens": "150"}),
     (4, "full", {"parallel.strategy": "ddp", "train.micro_tokens": "200"}),
 ]
 NUMBERS = ("loss", "reward", "answer_tokens", "unfinished", "flat_groups", "mismatch", "grad_norm")
@@ -79,11 +86,14 @@ def test_runs_on_several_ranks_match_one_process(runs: ChangedRuns, world: int, 
         (row["step"], row["row"], [answer["text"] for answer in row["answers"]]) for row in read_rollouts(runs.place(1, name, {}))
     ]
     assert len(rows) == STEPS * len(ROWS)
+    assert [row["replaces"] for row in rows] == [row["replaces"] for row in read_rollouts(runs.place(1, name, {}))]
+    if name == "dynamic":
+        assert {len(row["replaces"]) for row in rows} >= {0, 1} and all(one["replaced_groups"] > 0 for one in found)
 
 
 def words(folder: Path, run: str) -> list[str]:
     keys = {**basic_keys(folder), "run.dir": str(folder / run), "train.steps": "8", "train.global_batch_tokens": "800"}
-    keys |= {"train.micro_tokens": "400", "checkpoint.every": "2", "train.schedule": "constant", "parallel.strategy": "fsdp"}
+    keys |= {"train.micro_tokens": "400", "checkpoint.every": "2", "train.schedule": "constant", "parallel.strategy": "fsdp", **DYNAMIC}
     return ["finetune/train.py", "--recipe", "llm_grpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
 
 
@@ -101,10 +111,11 @@ def test_a_run_killed_in_the_middle_resumes_with_the_same_bits(tmp_path: Path) -
     assert 4 <= reached < 8, "it was killed in the middle"
     printed = launch("cpu", 2, *words(folder, "killed"))
     assert "resuming from step" in printed
-    names = (*NUMBERS, "clipped", "reward_length")
+    names = (*NUMBERS, "clipped", "reward_regular_expression", "replaced_groups")
     both = [[[step[name] for name in names] for step in series(folder / run)] for run in ("whole", "killed")]
     assert both[0] == both[1] and len(both[0]) == 8
     assert (folder / "whole" / ROLLOUTS).read_bytes() == (folder / "killed" / ROLLOUTS).read_bytes()
+    assert any(row["replaces"] for row in read_rollouts(folder / "whole") if row["step"] > 4)
     weights = [(folder / run / "checkpoints" / "step-00000008").glob("*.safetensors") for run in ("whole", "killed")]
     contents = [[path.read_bytes() for path in sorted(each)] for each in weights]
     assert contents[0] == contents[1] and contents[0]

@@ -1,4 +1,5 @@
-"""Checks of an answer by its text alone. Each returns a reward from 0 to 1; one that cannot decide raises `RewardError`."""
+"""Checks of an answer by its text or its length alone. A check of the text returns a reward from 0 to 1, and raises `RewardError` if it
+cannot decide."""
 
 from __future__ import annotations
 
@@ -54,6 +55,17 @@ def read_number(value: JsonValue) -> float | None:
 
 def _parse(number: str) -> float:
     return float(number.replace(",", "").replace("−", "-"))
+
+
+def punish_length(tokens: int, longest: int, last: int) -> float:
+    """Return the soft overlong punishment of DAPO (Yu et al. 2025, arXiv:2503.14476, eq. 13) with L_max = `longest` and L_cache = `last`: 0
+    up to L_max − L_cache tokens, from there on a line that falls to −1 at L_max, and −1 beyond it. `tokens`: of the answer, with the one
+    that ended it."""
+    if tokens <= longest - last:
+        return 0.0
+    if tokens <= longest:
+        return (longest - last - tokens) / last
+    return -1.0
 
 
 def find_row_problem(row: Mapping[str, JsonValue], exact: bool, numeric: bool, own_schema: bool) -> str | None:

@@ -19,7 +19,9 @@ from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProces
 JUDGED_AT_ONCE = 8
 MOST_LATE = 5
 """Calls of a reward that may take too long in a step; further ones fail at once, so that a step does not take hours."""
-BUILT_IN = ("exact_match", "numeric_answer", "regular_expression", "json_schema", "length", "judge")
+BUILT_IN = ("exact_match", "numeric_answer", "regular_expression", "json_schema", "length", "overlong", "judge")
+SHAPING = "overlong"
+"""The built-in reward that says nothing about whether an answer is right."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,19 @@ class ScoredAnswer:
     failures: list[str] = field(default_factory=list)
     total: float = 0.0
     """Weighted sum."""
+    shaping: float = 0.0
+    """Part of `SHAPING` in it."""
+    unknown: bool = False
+    """True if a failed reward leaves the answer out of its group."""
 
 
 def list_weights(rewards: Rewards) -> dict[str, float]:
     """Return the weight of each built-in reward that is set. Raises `UserError` if neither one of them nor a file with functions is."""
     given: dict[str, Reward | None] = {name: getattr(rewards, name) for name in BUILT_IN}
     weights = {name: reward.weight for name, reward in given.items() if reward is not None}
-    if not weights and rewards.functions is None:
-        raise UserError("options.rewards is empty; set at least one, as in --options.rewards.exact_match.weight 1")
+    if weights.keys() <= {SHAPING} and rewards.functions is None:
+        found = "has only overlong, which does not say what a good answer is" if weights else "is empty"
+        raise UserError(f"options.rewards {found}; set at least one other, as in --options.rewards.exact_match.weight 1")
     return weights
 
 
@@ -79,22 +86,26 @@ class RewardScorer:
         for name, weight in self.weights.items():
             values = self._compute_all(name, answers)
             for answer, one, value in zip(answers, scored, values, strict=True):
-                one.rewards[name] = self._count_failure(name, answer, one, value) if isinstance(value, RewardError) else value
+                if isinstance(value, RewardError):
+                    self._count_failure(name, answer, one, value, weight != 0)
+                one.rewards[name] = 0.0 if isinstance(value, RewardError) else value
                 one.total += weight * one.rewards[name]
+                one.shaping += weight * one.rewards[name] * (name == SHAPING)
             failed = [value for value in values if isinstance(value, RewardError)]
             if failed and len(failed) == len(values):
                 print_diagnostic(f"warning: all {len(failed)} calls of the reward {name} failed; the first: {failed[0]}")
         for answer, one in zip(answers, scored, strict=True):
             if not abs(one.total) <= LARGEST:  # also NaN
-                one.total = self._count_failure("total", answer, one, RewardError(f"{one.total:g} is not finite in fp32"))
+                self._count_failure("total", answer, one, RewardError(f"{one.total:g} is not finite in fp32"), True)
+                one.total = one.shaping = 0.0
         return scored
 
-    def _count_failure(self, name: str, answer: GeneratedText, scored: ScoredAnswer, error: RewardError) -> float:
-        """Record a failure, and return 0. Raises `UserError` if it ends the run."""
+    def _count_failure(self, name: str, answer: GeneratedText, scored: ScoredAnswer, error: RewardError, matters: bool) -> None:
+        """Record a failure. `matters`: whether the total depends on it. Raises `UserError` if it ends the run."""
         if self._rewards.on_failure == "stop":
             raise UserError(f"{answer.where}: the reward {name} of {answer.text!r:.60} failed: {error}")
         scored.failures.append(make_safe(f"{name}: {strict_json.one_line(error)}"))  # a file with lone surrogates is not UTF-8
-        return 0.0
+        scored.unknown |= matters and self._rewards.on_failure == "leave_out"
 
     def close(self) -> None:
         """End the process and the threads."""
@@ -135,6 +146,9 @@ class RewardScorer:
             return self._process.check_schema(answer.text, schema)
         if name == "length":
             return max(0.0, 1 - answer.tokens / self._longest)
+        if name == SHAPING:
+            assert rewards.overlong is not None
+            return answer_checks.punish_length(answer.tokens, self._longest, rewards.overlong.tokens)
         if name == "judge":
             assert self._judge is not None
             return self._judge.rate(answer.prompt, answer.text, row.get(ANSWER))

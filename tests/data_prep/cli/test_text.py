@@ -15,8 +15,11 @@ import pytest
 from overtone.data_prep.chats import chat_file_search
 from overtone.data_prep.cli import text
 from overtone.finetune.storage import files
+from overtone.recipes.llm_grpo.options import Options
+from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, read
 from tests.data_prep.chats.test_chat_file_readers import write
 from tests.finetune import fake_hub
+from tests.recipes.llm_sft import families
 
 SPLITS = (("train", 0), ("test", 100))
 ROOT = Path(__file__).resolve().parents[3]
@@ -416,6 +419,44 @@ def test_pairs_and_labels_are_written_and_what_is_refused_is_counted(tmp_path: P
     assert "overtone train --recipe llm_dpo --options.objective kto" in printed
     assert run(tmp_path / "in", "--rows", "pairs", "--shape", "alpaca", "--out", tmp_path / "x") == 2
     assert "--shape alpaca is for conversations; remove it, or --rows pairs" in capsys.readouterr().err
+
+
+def test_prompts_keep_what_rewards_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1), "level": number} for number in range(20)]
+    write(tmp_path / "in" / "a.jsonl", [*rows, rows[0], {**rows[0], "answer": "one"}, {"question": "Why?"}])
+    assert run(tmp_path / "in", "--rows", "prompts", "--out", tmp_path / "out", "--val-rows", 4) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "23 rows read (21 prompts): 17 to train on, 4 to validate on, 2 rejected",
+        "rejected 1: the same as another",
+        "rejected 1: no answer, which the rewards need (--reward-keys); its keys are question",
+        "unused keys, dropped: level (21 rows)",
+        "overtone train --recipe llm_grpo --options.rewards.exact_match.weight 1 --model.source",
+    ):
+        assert line in printed
+    train, val = (lines(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "val"))
+    assert len(val) == 4 and all(row.keys() == {"prompt", "answer", "source"} for row in [*train, *val])
+    first = [row for row in [*train, *val] if row["prompt"][0]["content"] == "What is 0 + 1?"]
+    assert [row["answer"] for row in first] == ["1", "one"] and (first[0] in val) == (first[1] in val), "with the same question"
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rows"] == "prompts"
+    assert run(tmp_path / "in", "--rows", "prompts", "--reward-keys", "answer,level", "--out", tmp_path / "out", "--val-share", 0) == 0
+    assert "unused keys" not in capsys.readouterr().out and lines(tmp_path / "out" / "train.jsonl")[3]["level"] == 3
+    processor: Any = PromptProcessor(families.tokenizer("chatml"), Options.model_validate({"rewards": {"exact_match": {}}}), None)
+    assert len(read(lines(tmp_path / "out" / "train.jsonl")[0], processor, tmp_path)["ids"]) > 0
+
+
+def test_reward_keys_are_read_from_tables_and_refused_without_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text('frage,schema\nWas?,"{""type"": ""integer""}"\n')
+    given = (tmp_path / "a.csv", "--columns", "prompt=frage", "--reward-keys", "schema", "--val-share", 0)
+    assert run(*given, "--rows", "prompts", "--out", tmp_path / "out") == 0
+    assert "--recipe llm_grpo --options.rewards.json_schema.weight 1" in capsys.readouterr().out
+    assert lines(tmp_path / "out" / "train.jsonl")[0]["schema"] == {"type": "integer"}
+    assert run(*given, "--out", tmp_path / "x") == 2
+    assert "--reward-keys is for --rows prompts; give that too, or remove it" in capsys.readouterr().err
+    assert run(tmp_path / "a.csv", "--rows", "prompts", "--reward-keys", "prompt", "--out", tmp_path / "x") == 2
+    assert "--reward-keys prompt: rows have this key anyway" in capsys.readouterr().err
+    assert run(*given[:3], "--rows", "prompts", "--reward-keys", "", "--out", tmp_path / "x", "--val-share", 0) == 0
+    assert "--options.rewards.functions rewards.py" in capsys.readouterr().out
 
 
 def test_rows_without_pairs_name_their_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ HOSTILE = "<script>alert(1)</script>\x00<img src=http://example.invalid/x>"
 
 def make_record(step: int, row: str, text: str, rewards: tuple[float, float]) -> LoggedRollout:
     return {
-        "step": step, "row": row, "prompt": f"prompt {text}", "flat": rewards[0] == rewards[1],
+        "step": step, "row": row, "replaces": [], "prompt": f"prompt {text}", "flat": rewards[0] == rewards[1],
         "answers": [
             {"text": text, "tokens": 3, "ended": reward > 0, "reward": reward, "rewards": {"exact_match": reward},
              "failures": [text], "advantage": 0.0}
@@ -31,6 +31,12 @@ def test_steps_are_summarized_and_long_ones_are_cut() -> None:
     assert "Mean reward 1 over 36 answers; 18 of 18 groups have no variance. 2 more prompts are in rollouts.jsonl." in page
     assert f"text {MOST_PROMPTS - 1}<" in page and f"text {MOST_PROMPTS}<" not in page
     assert page.index("Step 7") < page.index("Step 6") and "Mean reward 0.5 over 2 answers; 0 of 1 groups" in page
+
+
+def test_a_replacement_names_what_it_replaces() -> None:
+    page = render_page("run", [[{**make_record(3, "a:1", "text", (1.0, 0.0)), "replaces": ["a:2", f"{HOSTILE}:3"]}]])
+    assert "In the place of a:2, &lt;script&gt;" in page and "whose answers teach nothing" in page and "<script" not in page
+    assert "In the place of" not in render_page("run", [[make_record(3, "a:1", "text", (1.0, 0.0))]])
 
 
 def test_a_launch_without_rollouts_has_an_empty_page() -> None:

@@ -25,12 +25,14 @@ class FixedAnswer:
     ids: list[int]
     scores: list[float]
     """Log-probability of each token by the older policy."""
+    base: list[float]
+    """That by the base."""
     reward: float
 
 
 def make_groups(folder: Path, vocabulary: int = 40) -> list[list[FixedAnswer]]:
-    """Two groups of three answers of different length. The older policy is the model with noise, so that some ratios are beyond the
-    bounds."""
+    """Two groups of three answers of different length. The older policy and the base are the model with noise, so that some ratios are
+    beyond the bounds."""
     chance = torch.Generator().manual_seed(7)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
 
@@ -45,8 +47,8 @@ def make_groups(folder: Path, vocabulary: int = 40) -> list[list[FixedAnswer]]:
             with torch.no_grad():
                 logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
             scores = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
-            noise = torch.randn(length, generator=chance, dtype=torch.float64) * 0.4
-            group.append(FixedAnswer(prompt, ids, (scores + noise).tolist(), reward))
+            noise, other = (torch.randn(length, generator=chance, dtype=torch.float64) * 0.4 for _ in range(2))
+            group.append(FixedAnswer(prompt, ids, (scores + noise).tolist(), (scores + other).tolist(), reward))
         groups.append(group)
     return groups
 

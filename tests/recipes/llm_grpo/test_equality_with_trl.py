@@ -13,24 +13,25 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.llm_grpo.answer_samples import pack
-from overtone.recipes.llm_grpo.options import Options
+from overtone.recipes.llm_grpo.options import ObjectiveName, Options
 from overtone.recipes.llm_grpo.policy_objectives import find_advantages
 from tests.recipes.llm_dpo.pairs_trained_plainly import normalize
 from tests.recipes.llm_grpo.groups import LONGEST, FixedAnswer, make_groups
-from tests.recipes.llm_grpo.test_policy_terms import compute_by_recipe
+from tests.recipes.llm_grpo.test_policy_terms import LossAndGradients, compare, compute_by_recipe, read_gradients
 from tests.recipes.llm_sft import families, tiny_runs
 
 
-def compute_by_trl(folder: Path, groups: list[list[FixedAnswer]], options: Options) -> tuple[float, float]:
-    """Loss and gradient norm of TRL's trainer, whose model is in fp64."""
+def compute_by_trl(folder: Path, groups: list[list[FixedAnswer]], options: Options) -> LossAndGradients:
+    """The step of TRL's trainer, whose model is in fp64."""
     trl = pytest.importorskip("trl")
     from datasets import Dataset  # comes with TRL
 
     answers = [answer for group in groups for answer in group]
     settings = trl.GRPOConfig(
         output_dir=str(folder / "trl"), per_device_train_batch_size=len(answers), num_generations=3, loss_type=options.objective,
-        epsilon=options.clip_low, epsilon_high=options.upper_clip, beta=0.0, max_completion_length=LONGEST, report_to=[], use_cpu=True,
-        bf16=False, gradient_checkpointing=False, temperature=1.0, disable_dropout=True,
+        epsilon=options.clip_low, epsilon_high=options.upper_clip, beta=options.kl_weight, max_completion_length=LONGEST,
+        report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, temperature=1.0, disable_dropout=True,
+        use_bias_correction_kl=False,
     )  # fmt: skip
     trainer = trl.GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64),
@@ -55,19 +56,23 @@ def compute_by_trl(folder: Path, groups: list[list[FixedAnswer]], options: Optio
         "old_per_token_logps": pad([answer.scores for answer in answers], "right").double(),
         "num_items_in_batch": torch.tensor(sum(map(len, ids))),
     }
+    if options.kl_weight:
+        inputs["ref_per_token_logps"] = pad([answer.base for answer in answers], "right").double()
     trainer.model.train()
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
-    norm = torch.cat([each.grad.flatten() for each in trainer.model.parameters() if each.grad is not None]).norm()
-    return float(loss.detach()), float(norm)
+    return float(loss.detach()), read_gradients(trainer.model)
 
 
-@pytest.mark.parametrize("objective", ["grpo", "dr_grpo", "dapo"])
-def test_loss_and_gradients_are_those_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
-    """TRL computes the loss in fp32 also for a model in fp64."""
+@pytest.mark.parametrize(("objective", "kl_weight"), [("grpo", 0.0), ("grpo", 0.04), ("dr_grpo", 1.0), ("dapo", 0.04)])
+def test_loss_and_gradients_are_those_of_trl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: ObjectiveName, kl_weight: float
+) -> None:
+    """TRL computes the loss in fp32 also for a model in fp64. Its default multiplies the KL divergence by the importance ratio, as in
+    DeepSeek-V3.2; `use_bias_correction_kl=False` is the equation of GRPO."""
     varlen_attention.register()
     monkeypatch.setattr(modeling_qwen3.Qwen3RMSNorm, "forward", normalize)
     base = tiny_runs.write_base(tmp_path / "base")
-    groups, options = make_groups(base), Options(objective=objective)  # type: ignore[arg-type]
+    groups, options = make_groups(base), Options(objective=objective, kl_weight=kl_weight)
     ours = compute_by_recipe(base, groups, options, [6], pack)
-    assert ours == pytest.approx(compute_by_trl(base, groups, options), rel=1e-5)
+    compare(ours, compute_by_trl(base, groups, options), within=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from overtone.recipes.language.rollout_generation import GeneratedTokens
 from overtone.recipes.llm_grpo.group_answering import GroupAnswering
 from overtone.recipes.llm_grpo.options import Options, Rewards
 from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, read
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
 from tests.recipes.llm_sft import families, tiny_runs
 
 ROWS = [{"prompt": [{"role": "user", "content": text}], "answer": "no"} for text in ("Good day.", "Who are you?", "Is it cold?")]
@@ -26,13 +28,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_runs.write_base(tmp_path_factory.mktemp("groups") / "base")
 
 
+def make_rewards() -> Rewards:
+    return Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
+
+
 @pytest.fixture
 def opened(base: Path) -> Iterator[Any]:
     made: list[GroupAnswering] = []
 
     def open_worker(family: str = "chatml", seed: int = 3, **given: Any) -> tuple[GroupAnswering, list[PromptRow]]:
-        rewards = Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
-        options = Options(rewards=rewards, group=4, max_new_tokens=12, rollout_batch=4, **given)
+        options = Options(**{"rewards": make_rewards(), "group": 4, "max_new_tokens": 12, "rollout_batch": 4, **given})
         processor = PromptProcessor(families.tokenizer(family), options, 96)
         loaded: Any = SimpleNamespace(processor=processor, base=base, buffers={})
         worker = GroupAnswering(loaded, options, RolloutSettings(seed, torch.float32, torch.device("cpu")))
@@ -62,8 +67,7 @@ def test_thoughts_are_not_scored(opened: Any) -> None:
 
 
 def worker_processor(family: str) -> PromptProcessor:
-    rewards = Rewards.model_validate({"length": {}, "exact_match": {"weight": 2.0}}, strict=False)
-    return PromptProcessor(families.tokenizer(family), Options(rewards=rewards, group=4, max_new_tokens=12, rollout_batch=4), 96)
+    return PromptProcessor(families.tokenizer(family), Options(rewards=make_rewards(), group=4, max_new_tokens=12, rollout_batch=4), 96)
 
 
 def texts(rollouts: list[Any]) -> list[list[str]]:
@@ -115,6 +119,47 @@ def test_a_filler_has_the_tensors_of_an_answer(opened: Any, step: int | None) ->
     (filler,), (sample, *_) = worker.make_filler(prompts[0].sample, step), worker.answer(prompts[:1], step)[0].samples
     assert {name: each.dtype for name, each in filler.items()} == {name: each.dtype for name, each in sample.items()}
     assert "advantage" not in filler or float(filler["advantage"]) == 0
+
+
+def test_a_failed_reward_leaves_its_answer_out_of_the_group(opened: Any) -> None:
+    """The others are compared with each other; with on_failure zero they are compared with the 0, too."""
+    for on_failure, expected in (("leave_out", [1 / 2, 0.0, -1 / 2, 0.0]), ("zero", [3 / 4, -1 / 4, -1 / 4, -1 / 4])):
+        rewards = Rewards.model_validate({"exact_match": {}, "length": {"weight": 0.0}, "on_failure": on_failure}, strict=False)
+        worker, prompts = opened(objective="dr_grpo", rewards=rewards)
+        encode = families.tokenizer("chatml").encode
+        found = [GeneratedTokens([*encode(text), 0], [0.0] * (len(encode(text)) + 1), True) for text in ("no", "fail", "yes", "fail")]
+        worker._generator.generate = lambda *_, found=found: found
+        right = worker._scorer._compute
+
+        def compute(name: str, answer: Any, right: Any = right) -> float:
+            if answer.text == "fail" and name == "exact_match":
+                raise RewardError("it broke")
+            return float(right(name, answer))
+
+        worker._scorer._compute = compute
+        (rollout,) = worker.answer(prompts[:1], 1)
+        assert [answer["advantage"] for answer in rollout.record["answers"]] == pytest.approx(expected), on_failure
+        assert [float(sample["advantage"]) for sample in rollout.samples] == pytest.approx(expected)
+        assert [float(sample["metric/failed_rewards"]) for sample in rollout.samples] == [0, 1, 0, 1]
+        assert not rollout.can_be_replaced and not rollout.record["flat"]
+
+
+def test_a_group_without_contrast_can_be_replaced_and_a_replacement_gets_other_answers(opened: Any) -> None:
+    """Rewards for length are no contrast of right and wrong, as in the paper of DAPO."""
+    rewards = Rewards.model_validate({"exact_match": {}, "overlong": {"tokens": 8}}, strict=False)
+    worker, prompts = opened(rewards=rewards, dynamic_sampling=2)
+    encode, generate = families.tokenizer("chatml").encode, worker._generator.generate
+    for texts_of_group, replaced in ((("yes", "yes, yes", "a", "b"), True), (("no", "yes, yes", "a", "b"), False)):
+        found = [GeneratedTokens([*encode(text), 0], [0.0] * (len(encode(text)) + 1), True) for text in texts_of_group]
+        worker._generator.generate = lambda *_, found=found: found
+        (rollout,) = worker.answer(prompts[:1], 1)
+        assert rollout.can_be_replaced == replaced and not rollout.record["flat"], "the punishment differs"
+        assert [float(sample["metric/replaced_groups"]) for sample in rollout.samples] == [0] * 4
+    worker._generator.generate = generate
+    (own,), (other,) = (worker.answer([replace(prompts[0], replaces=rows)], 1) for rows in ((), (2, 1)))
+    assert texts([own]) != texts([other]), "the same row replaces another one in the same step"
+    assert [float(sample["metric/replaced_groups"]) for sample in other.samples] == [2] * 4
+    assert worker.make_filler(prompts[0].sample, 1)[0].keys() == other.samples[0].keys()
 
 
 def test_no_prompts_have_no_answers(opened: Any) -> None:

@@ -78,6 +78,9 @@ def test_a_file_may_say_that_there_are_no_functions(tmp_path: Path) -> None:
             )
         ),
         *(({"rewards.regular_expression.pattern": each}, "not a regular expression that can be used") for each in ("'('", "(" * 9000)),
+        ({"dynamic_sampling": "-1"}, r"options\.dynamic_sampling"),
+        ({"rewards.overlong.tokens": "0"}, r"options\.rewards\.overlong\.tokens"),
+        ({"rewards.overlong.tokens": "9", "max_new_tokens": "8"}, r"overlong\.tokens: 9 is more than max_new_tokens: 8; lower it"),
         ({"rewards.on_failure": "ignore"}, r"options\.rewards\.on_failure"),
         ({"loss_head": "liger"}, "liger computes no log-probability of each token; use chunked"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +58,15 @@ def test_a_group_without_variance_has_no_advantages(objective: str, rewards: lis
 
 def test_a_small_difference_is_a_variance() -> None:
     assert has_variance([0.0, 1e-6]) and find_advantages("grpo", [0.0, 1e-6])[1] == pytest.approx(2**-0.5)
+
+
+@pytest.mark.parametrize("objective", ["grpo", "dr_grpo", "dapo"])
+def test_an_answer_with_an_unknown_reward_changes_no_advantage_of_the_others(objective: Any) -> None:
+    known = find_advantages(objective, [1.0, 0.0, 3.0])
+    assert find_advantages(objective, [None, 1.0, 0.0, None, 3.0]) == [0.0, *known[:2], 0.0, known[2]]
+    for alone in ([None, 1.0], [None, None], []):
+        assert find_advantages(objective, alone) == [0.0] * len(alone)
+    assert not has_variance([]) and not has_variance([1.0])
 
 
 def test_the_weight_of_a_token_depends_on_the_objective() -> None:

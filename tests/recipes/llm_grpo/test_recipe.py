@@ -99,6 +99,25 @@ def test_a_run_records_its_rollouts_and_measures(base: Path, tmp_path: Path, wor
     assert "Step 2" in page and "Step 1" in page and "rows.jsonl:6" in page
 
 
+def test_groups_without_variance_are_replaced_and_recorded(base: Path, tmp_path: Path, world: World) -> None:
+    """The pattern is met by some answers, so that some groups have variance and some have none."""
+    given = {"options.dynamic_sampling": 2, "options.rewards.length": "null", "options.group": 2}
+    steps = run(config_of(base, tmp_path, **given, **{"options.rewards.overlong": "{tokens: 4}"}), world)
+    lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
+    assert [(line["step"], [*line["replaces"], line["row"]][0].rpartition(":")[2]) for line in lines] == [
+        (step, str(row)) for step in (1, 2) for row in range(1, 7)
+    ], "in the order of the step's own prompts"
+    first, counts = lines[:6], [len(line["replaces"]) for line in lines[:6]]
+    assert min(counts) == 0 < max(counts) <= 2
+    assert steps[0]["replaced_groups"] == pytest.approx(sum(counts) / 6)
+    for line in first:
+        right = {answer["rewards"]["regular_expression"] for answer in line["answers"]}
+        assert len(right) == 2 or len(line["replaces"]) == 2, "the bound"
+    rewards = [answer["reward"] for line in first for answer in line["answers"]]
+    assert steps[0]["reward"] == pytest.approx(sum(rewards) / 12) and 0 < steps[0]["mismatch"] < 1e-5, "the last answers are trained"
+    assert f"In the place of {tmp_path}/rows.jsonl:" in (tmp_path / "run" / PAGE).read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_micro_batches_change_no_number(base: Path, tmp_path: Path, world: World) -> None:
@@ -275,6 +294,7 @@ def forget_updates() -> Any:
     ("overrides", "problem"),
     [
         ({"options.rewards": "{length: null, regular_expression: null}"}, "options.rewards is empty"),
+        ({"options.rewards": "{length: null, regular_expression: null, overlong: {tokens: 2}}"}, "options.rewards has only overlong"),
         ({"model.quantization": "nf4", "model.lora": "true"}, "model.quantization does not work with llm_grpo, which copies the weights"),
         ({"options.rewards.numeric_answer.weight": "1", "data.train": "texts"}, r"texts\.jsonl:1: .*numeric_answer needs 'answer'"),
     ],

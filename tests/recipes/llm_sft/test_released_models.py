@@ -12,6 +12,7 @@ PARAMETERS = {
     "Qwen/Qwen3-0.6B": 596_049_920,
     "Qwen/Qwen3-1.7B": 1_720_574_976,
     "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
 }

@@ -78,6 +78,9 @@ def test_commands(app: App, place: Path) -> None:
     for kind, more in (("pairs", ""), ("labels", " --options.objective kto")):
         summary.write_text(json.dumps({**json.loads(summary.read_text()), "rows": kind}))
         assert read_command(app, "tokens", model="a/b") == {"command": expected.replace("llm_sft", "llm_dpo") + more}
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "rows": "prompts"}))
+    rewarded = expected.replace("llm_sft", "llm_grpo --options.rewards.length.weight 1")
+    assert read_command(app, "tokens", model="a/b") == {"command": rewarded}
     assert read_command(app, "report", model="a/b") == {"command": "overtone report data/us --tokenizer a/b"}
     assert "detail" in read_command(app, "report", folder="..")
     for verb, words in (("report", ["data/us"]), ("plan", expected.split()[2:])):

@@ -125,7 +125,8 @@ def test_a_dataset_that_is_gone_is_named_and_replaced_by_none(app: App, place: P
 
 
 @pytest.mark.parametrize(
-    ("rows", "first", "objective"), [("pairs", "llm_dpo", ""), ("labels", "llm_dpo", "kto"), ("chats", "llm_sft", ""), ([], "llm_sft", "")]
+    ("rows", "first", "objective"),
+    [("pairs", "llm_dpo", ""), ("labels", "llm_dpo", "kto"), ("prompts", "llm_grpo", ""), ("chats", "llm_sft", ""), ([], "llm_sft", "")],
 )
 def test_the_recipe_for_the_rows_comes_first(rows: object, first: str, objective: str, app: App, place: Path) -> None:
     write_dataset(place / "data" / "rows", made_by="overtone text", rows=rows)

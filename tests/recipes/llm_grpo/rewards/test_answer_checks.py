@@ -1,4 +1,4 @@
-"""Checks of an answer by its text."""
+"""Checks of an answer by its text or its length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from overtone.recipes.llm_grpo.rewards.answer_checks import find_row_problem, match_number, match_pattern, read_number
+from overtone.recipes.llm_grpo.rewards.answer_checks import find_row_problem, match_number, match_pattern, punish_length, read_number
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,10 @@ def test_the_whole_answer_must_match() -> None:
 def test_a_row_without_what_a_reward_needs_is_named(row: dict[str, object], needs: tuple[bool, bool, bool], problem: str | None) -> None:
     found = find_row_problem(row, *needs)  # type: ignore[arg-type]
     assert found is None if problem is None else problem in str(found)
+
+
+def test_the_overlong_punishment_is_that_of_dapo() -> None:
+    """Equation 13 with the numbers of the paper: 16,384 tokens without punishment, and 4,096 in which it grows."""
+    found = [punish_length(tokens, 20480, 4096) for tokens in (1, 16384, 16385, 18432, 20480, 20481)]
+    assert found == [0.0, 0.0, -1 / 4096, -0.5, -1.0, -1.0] and str(found[0]) == "0.0"
+    assert [punish_length(tokens, 4, 4) for tokens in (0, 1, 4, 5)] == [0.0, -0.25, -1.0, -1.0], "the whole limit"

@@ -49,17 +49,42 @@ def test_each_row_can_have_its_own_schema() -> None:
     assert [one.total for one in found] == [1, 0]
 
 
-def test_functions_are_rewards_with_their_weights_and_a_failure_counts_as_zero(tmp_path: Path) -> None:
+def test_functions_are_rewards_with_their_weights_and_a_failure_leaves_the_answer_out_counts_as_zero_or_stops(tmp_path: Path) -> None:
     (tmp_path / "f.py").write_text("WEIGHTS = {'size': 3}\ndef size(answer, row): return 1 / len(answer)")
     scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py"), 10)
     good, failed = scorer.score([make_answer("ab"), make_answer("")])
     assert scorer.weights == {"size": 3.0} and good.total == 1.5
     assert failed.total == 0 and failed.rewards == {"size": 0.0} and failed.failures == ["size: ZeroDivisionError: division by zero"]
+    assert failed.unknown and not good.unknown
     scorer.close()
+    counting = RewardScorer(make_rewards(functions=tmp_path / "f.py", on_failure="zero"), 10)
+    (counted,) = counting.score([make_answer("")])
+    counting.close()
+    assert counted.total == 0 and counted.failures == failed.failures and not counted.unknown
     stopping = RewardScorer(make_rewards(functions=tmp_path / "f.py", on_failure="stop"), 10)
     with pytest.raises(UserError, match=r"^rows\.jsonl:3: the reward size of '' failed: ZeroDivisionError"):
         stopping.score([make_answer("")])
     stopping.close()
+
+
+def test_a_failed_reward_without_weight_leaves_no_answer_out(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("WEIGHTS = {'seen': 0}\ndef seen(answer, row): raise ValueError")
+    scorer = RewardScorer(make_rewards(functions=tmp_path / "f.py", length={}), 10)
+    (found,) = scorer.score([make_answer("a")])
+    scorer.close()
+    assert found.failures and not found.unknown and found.total == 0.5
+
+
+def test_a_long_answer_is_punished_beside_what_is_right() -> None:
+    scorer = RewardScorer(make_rewards(length={}, overlong={"tokens": 4, "weight": 2.0}), 10)
+    found = scorer.score([make_answer("a", tokens=tokens) for tokens in (6, 8, 10, 11)])
+    scorer.close()
+    assert [one.rewards["overlong"] for one in found] == [0, -0.5, -1, -1] and [one.shaping for one in found] == [0, -1, -2, -2]
+    assert [one.total for one in found] == pytest.approx([0.4, 0.2 - 1, -2, -2])
+    with pytest.raises(
+        UserError, match="options.rewards has only overlong, which does not say what a good answer is; set at least one other"
+    ):
+        RewardScorer(make_rewards(overlong={"tokens": 4}), 10)
 
 
 def test_a_failure_can_be_written_to_a_file(tmp_path: Path) -> None:
@@ -89,7 +114,7 @@ def test_what_is_too_large_for_fp32_is_a_failure(tmp_path: Path) -> None:
     found = scorer.score([make_answer("1e308"), make_answer("2e38", tokens=0), make_answer("1")])
     scorer.close()
     assert found[0].failures == ["f: it returned 1e+308"] and found[1].failures == ["total: 5e+38 is not finite in fp32"]
-    assert found[1].total == 0 and not found[2].failures
+    assert found[1].total == 0 and found[1].unknown and not found[2].failures
 
 
 def test_a_reward_that_always_fails_is_reported_and_one_that_is_late_does_not_hold_up_a_step(
