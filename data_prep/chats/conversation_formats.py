@@ -139,16 +139,16 @@ def _convert_preference(row: ChatRow) -> ChatRow:
     """Return the conversation with the chosen answer. `chosen` is the whole conversation, its last messages after a separate `prompt`, or a
     text after `prompt`."""
     prompt, chosen = next((row[key] for key in ("prompt", "question") if row.get(key)), None), row["chosen"]
-    if isinstance(chosen, str) and not _is_message_list(chosen):
+    if isinstance(chosen, str) and not is_message_list(chosen):
         if prompt is None:
             return {"messages": _parse_transcript(chosen)}
-        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) and not _is_message_list(prompt) else None
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) and not is_message_list(prompt) else None
         turns = before or _parse_turns(prompt, "prompt")
         return {"messages": [*_read_system_message(row), *turns, {"role": "assistant", "content": chosen}]}
     answer = _parse_turns(chosen, "chosen")
     if answer[0]["role"] != "assistant" or prompt is None:
         return {"messages": [*_read_system_message(row), *answer]}
-    if isinstance(prompt, str) and not _is_message_list(prompt):
+    if isinstance(prompt, str) and not is_message_list(prompt):
         return {"messages": [*_read_system_message(row), {"role": "user", "content": prompt}, *answer]}
     return {"prompt": [*_read_system_message(row), *_parse_turns(prompt, "prompt")], "completion": answer}
 
@@ -194,12 +194,12 @@ def read_text(row: ChatRow, key: str) -> str:
 
 def _convert_completion(row: ChatRow) -> ChatRow:
     prompt, completion = row["prompt"], row["completion"]
-    if isinstance(prompt, str) and isinstance(completion, str) and not (_is_message_list(prompt) and _is_message_list(completion)):
+    if isinstance(prompt, str) and isinstance(completion, str) and not (is_message_list(prompt) and is_message_list(completion)):
         return {"prompt": prompt, "completion": completion}
     return {"prompt": _parse_turns(prompt, "prompt"), "completion": _parse_turns(completion, "completion")}
 
 
-def _is_message_list(text: str) -> bool:
+def is_message_list(text: str) -> bool:
     """Return whether a string is a JSON list of messages, as tables store it, instead of plain text."""
     try:
         found = loads(text) if text.lstrip()[:1] == "[" else None

@@ -11,7 +11,16 @@ from pydantic import JsonValue
 
 from overtone.data_prep.chats import conversation_checks
 from overtone.data_prep.chats.chat_messages import ChatRow
-from overtone.data_prep.chats.conversation_formats import EVERYWHERE, LABELS, ShapeError, decode_json, format_keys, normalise_row, read_text
+from overtone.data_prep.chats.conversation_formats import (
+    EVERYWHERE,
+    LABELS,
+    ShapeError,
+    decode_json,
+    format_keys,
+    is_message_list,
+    normalise_row,
+    read_text,
+)
 from overtone.data_prep.chats.preference_conversion import BEFORE, PROMPTS, ConvertedRow
 from overtone.finetune.errors import UserError
 
@@ -40,7 +49,8 @@ def convert_prompt(given: ChatRow, reward_keys: Sequence[str]) -> ConvertedRow:
         prompt: JsonValue = "\n\n".join(text for key in keys if (text := read_text(given, key)))
     else:
         prompt = given[keys[0]]
-    turns = decode_json(prompt, keys[0]) if keys[0] in BEFORE or str(prompt).lstrip().startswith("[{") else prompt
+    is_stored = keys[0] in BEFORE or (isinstance(prompt, str) and is_message_list(prompt))  # as JSON in a table
+    turns = decode_json(prompt, keys[0]) if is_stored else prompt
     messages = [{"role": "user", "content": turns}] if isinstance(turns, str) else turns
     shared = {key: value for key, value in given.items() if key not in (*PROMPTS, *reward_keys, *LABELS, "completion")}
     row = normalise_row({**shared, "messages": messages}, "messages")

@@ -156,7 +156,7 @@ def draw_replacement(rows: Rows | MixedRows, recipe: Recipe, prompt: PromptRow, 
     is no other one."""
     replaces = (*prompt.replaces, prompt.row)
     fitting = rows.list_not_longer(replaces[0])
-    unused = np.setdiff1d(fitting, replaces)
+    unused = fitting[~np.isin(fitting, replaces)]
     candidates = unused if len(unused) else fitting
     row = int(candidates[derive_key(key, prompt.earlier, *replaces) % len(candidates)])
     return PromptRow(row, rows.where(row), read_sample(rows, recipe, row), prompt.earlier, replaces)

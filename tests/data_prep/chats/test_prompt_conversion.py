@@ -40,6 +40,11 @@ def test_reward_keys_stay_as_they_are() -> None:
     assert convert_prompt({"prompt": "Why?", "question": "Which?"}, ["question"]).row == {"prompt": [ASKED], "question": "Which?"}
 
 
+@pytest.mark.parametrize("text", ["[{'a': 1}] Sort this.", '[{"a": 1}]', "[", '[{"role": "user"}]'])
+def test_a_prompt_that_looks_like_json_stays_text(text: str) -> None:
+    assert convert_prompt({"prompt": text, "answer": "a"}, ["answer"]).row["prompt"] == [{"role": "user", "content": text}]
+
+
 def test_system_messages_tools_and_earlier_turns_are_part_of_the_prompt() -> None:
     tools, turns = [{"type": "function", "function": {"name": "look"}}], [ASKED, {"role": "assistant", "content": "So."}, ASKED]
     found = convert_prompt({"messages": turns, "system": "Be brief.", "tools": json.dumps(tools), "answer": "a"}, ["answer"]).row

@@ -173,6 +173,9 @@ def test_each_sources_loss_is_that_of_its_own_rows(tmp_path: Path, world: World)
         assert own and numbers[f"mix/{name}/loss"] == pytest.approx(float(plain_loss(model, own).detach()), rel=1e-6)
         first = training.rows.lengths.starts[training.rows.names.index(name)]
         assert training.rows.where(first) == f"{tmp_path / name}.jsonl:1"
+        fitting, own = training.rows.list_not_longer(first + 1), training.rows.lengths
+        of_file = range(first, first + len(written[name]))
+        assert fitting.tolist() == [row for row in of_file if own[row] <= own[first + 1]] and first + 1 in fitting
         assert training.rows.previous(first) == first + len(written[name]) - 1 and training.rows.previous(first + 1) == first
     assert numbers["loss"] == pytest.approx(float(plain_loss(model, texts).detach()), rel=1e-6)
     one = next(turn for turn in turns if turn.counts)
