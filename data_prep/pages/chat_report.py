@@ -154,6 +154,9 @@ def _read_turns(row: ChatRow) -> Iterator[Turn]:
         before = 1 if isinstance(row["prompt"], str) else len(row["prompt"])
         yield from (replace(turn, role=f"rejected: {turn.role}", learned=False) for turn in [*rejected][before:])
         return
+    if isinstance(row.get("prompt"), list) and "completion" not in row:  # its answers are made in training
+        yield from (replace(turn, learned=False) for turn in _read_turns({"messages": row["prompt"], "tools": row.get("tools")}))
+        return
     if is_raw_text(row):
         yield Turn("text", row["text"], learned=True)
         return

@@ -61,6 +61,14 @@ def test_both_answers_of_a_pair_are_counted_and_one_is_learned(tmp_path: Path) -
     assert is_chat_dataset(tmp_path / "pairs")
 
 
+def test_nothing_is_learned_from_a_prompt_alone(tmp_path: Path) -> None:
+    turns = [{"role": role, "content": "12"} for role in ("user", "assistant", "user")]
+    figures = read_figures(
+        write_dataset(tmp_path / "prompts", [{"prompt": turns, "answer": "3"}, {"prompt": turns[:1], "answer": 4}]), None
+    )
+    assert figures.roles == {"user": 3, "assistant": 1} and figures.learned == 0 and figures.characters == len("12\n12\n12" + "12")
+
+
 def test_repetitions_and_extremes_are_found(tmp_path: Path) -> None:
     rows = [chat(f"question {number} " + "x" * number, f"answer {number}") for number in range(20)]
     rows += [chat("Who are  you?", "I am it."), chat("who ARE you?", "i am it."), chat("Who are you?", "Another.")]
