@@ -60,7 +60,8 @@ def settle_sizes(
         f"checkpoint.every {save}" if config.checkpoint.every == AUTO else "",
     ]
     sizes = ", ".join(filter(None, chosen))
-    remarks = (f"auto: {sizes}" if sizes else "", describe_few_updates(train, order, total, rows, positions))
+    warnings = (describe_larger_steps(train, unit), describe_few_updates(train, order, total, rows, positions))
+    remarks = (f"auto: {sizes}" if sizes else "", *warnings)
     intervals = {
         "eval": config.eval.model_copy(update={"every": evaluate}),
         "checkpoint": config.checkpoint.model_copy(update={"every": save}),
@@ -111,6 +112,17 @@ def describe_step_size(train: Train, order: Order, rows: int, positions: int, un
     return f"train.global_batch_tokens {order.step_tokens:,} ({'as when the run started' if resumed else why})"
 
 
+def describe_larger_steps(train: Train, unit: str) -> str:
+    """Return a warning if the set step size is smaller than a micro-batch, so that steps are larger; empty otherwise."""
+    wanted = train.global_batch_tokens
+    if wanted == AUTO or require_number(wanted) >= train.micro_tokens:
+        return ""
+    return (
+        f"warning: a step is at least one micro-batch, of up to {train.micro_tokens:,} {unit}, although train.global_batch_tokens is "
+        f"{wanted:,}: for smaller steps set train.micro_tokens below it"
+    )
+
+
 def describe_few_updates(train: Train, order: Order, total: int, rows: int, positions: int) -> str:
     """Return a warning with the two keys to change if a run has few updates; empty if not, or if their number was set."""
     if train.steps is not None or total >= FEW_UPDATES:
@@ -119,7 +131,7 @@ def describe_few_updates(train: Train, order: Order, total: int, rows: int, posi
     smallest = smallest_step(rows, positions)
     other = f"--train.lr (now {train.lr:g}) to a higher one"
     if order.step_tokens > 1.5 * smallest:
-        other = f"--train.global_batch_tokens (now {order.step_tokens:,}) to {smallest:,} or auto"
+        other = f"--train.global_batch_tokens (now {order.step_tokens:,}) to auto"
     return (
         f"warning: {format_count(total, 'update')} in all, and a model changes little in fewer than {FEW_UPDATES}: set --train.epochs (now "
         f"{train.epochs}) to {epochs}, or {other}"

@@ -68,9 +68,21 @@ def test_a_step_that_was_set_too_large_is_warned_of_with_the_key(base: Config) -
     found = settle(fixed, np.full(300, 150))
     assert found.total == 3 and found.order == Order.of(fixed.run.seed, fixed.data, fixed.train)
     (warning,) = [line for line in found.remarks if line.startswith("warning")]
-    assert "3 updates" in warning and "--train.epochs (now 3) to 50, or --train.global_batch_tokens (now 65,536) to 600 or auto" in warning
+    assert "3 updates" in warning and "--train.epochs (now 3) to 50, or --train.global_batch_tokens (now 65,536) to auto" in warning
     steps = base.model_copy(update={"train": base.train.model_copy(update={"steps": 3})})
     assert not any(line.startswith("warning") for line in settle(steps, np.full(300, 150)).remarks), "the number was set"
+
+
+def test_a_step_that_was_set_smaller_than_a_micro_batch_is_warned_of(tmp_path: Path) -> None:
+    """Its size is that of the micro-batch: eight times what was set."""
+    lengths = np.full(4_000, 50)
+    found = settle(config_of(tmp_path, train__global_batch_tokens=512), lengths)
+    assert found.total == pytest.approx(3 * lengths.sum() / 4096, rel=0.1)
+    (warning,) = [line for line in found.remarks if line.startswith("warning")]
+    assert "of up to 4,096 positions, although train.global_batch_tokens is 512: for smaller steps set train.micro_tokens below" in warning
+    as_warned = settle(config_of(tmp_path, train__global_batch_tokens=512, train__micro_tokens=256), lengths)
+    assert as_warned.total > 4 * found.total
+    assert not any(line.startswith("warning") for line in as_warned.remarks)
 
 
 @settings(max_examples=200)
