@@ -22,6 +22,7 @@ RECORD = "<!-- measured on code {} -->"
 """Last line of a results file."""
 
 DECODING = ("recipes/speech/decoding/*.py",)
+CODEC = ("data_prep/audio_codecs/frame_layers.py", "data_prep/audio_codecs/qwen3_tts_frame_decoder.py")
 PLANNING = ("finetune/hardware/gpu_specs.py", "finetune/planning/activation_memory.py", "finetune/planning/memory.py")
 PLANNED_STEPS = (*PLANNING, "finetune/planning/parallelism_planner.py")
 STEP = ("finetune/training/step.py", "finetune/data/batching.py")
@@ -41,7 +42,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "data_preparation": ("data_prep/audio/*.py", "data_prep/segmentation/*.py", "data_prep/pipeline/*.py", "data_prep/clips/extraction.py"),
     "export_memory": ("finetune/exporting/export.py", "finetune/modeling/lora_adapters.py", "finetune/modeling/stored_tensors.py"),
     "first_step": ("Makefile", "locked/*.txt", "recipes/demo_runner.py", "recipes/*/demo.py", "recipes/voice_clone/demo/*.py"),
-    "generation": ("recipes/qwen3_tts/inference/*.py", *DECODING),
+    "generation": ("recipes/qwen3_tts/inference/*.py", *CODEC, *DECODING),
     "gpu": (*STEP, *SAVING, *VOICE, *WHISPER, *DECODING, "finetune/modeling/loss_head.py", "recipes/llm_sft/recipe.py"),
     "growth": (*STEP, "finetune/data/cached_samples.py", "finetune/data/index_building.py", "finetune/training/loop.py"),
     "hardware_table": (*PLANNED_STEPS, "finetune/planning/run_plan.py"),
@@ -70,11 +71,11 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "scaling_pipeline": PLANNED_STEPS,
     "serving_latency": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
-        *("recipes/qwen3_tts/inference/*.py", *DECODING),
+        *("recipes/qwen3_tts/inference/*.py", *CODEC, *DECODING),
     ),
     "serving_throughput": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
-        *("recipes/language/serving/*.py", "recipes/qwen3_tts/inference/*.py", *DECODING),
+        *("recipes/language/serving/*.py", "recipes/qwen3_tts/inference/*.py", *CODEC, *DECODING),
     ),
     "sft_defaults": ("finetune/data/run_sizes.py", "recipes/llm_sft/config.yaml"),
     "sft_speed": (*STEP, "finetune/data/packing.py", "recipes/language/causal_lm_loss.py", "recipes/language/modeling/varlen_attention.py"),

@@ -1,12 +1,16 @@
-"""Decodes codes to sound in chunks; every sample equals that of decoding all codes at once.
+"""The decoder of the Qwen3-TTS codec for a GPU: it decodes codes in chunks, and every sample equals that of decoding all codes at once.
 
 The codec's decoder is causal: a transformer over frames with a sliding window, then convolutions. The stock package decodes chunks of 300
 frames (24 s), each after 25 frames of context. That is less than the transformer attends to, so the sound differs after each boundary. Here
 the transformer keeps its keys and values from chunk to chunk, and each convolution its earlier inputs, so no frame is decoded twice.
+
+Streams are decoded one after another: a GPU chooses its kernels by the size of the batch, so that the last bits of a stream would depend on
+the others. On a CPU, `qwen3_tts_frame_decoder` decodes them together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +59,9 @@ class _ConstantCodebook(nn.Module):
 class Qwen3TTSStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
+    longest_piece = CHUNK_FRAMES
+    """Frames of a stream that are decoded at once without much memory."""
+
     def __init__(self, decoder: Qwen3TTSTokenizerV2Decoder) -> None:
         """`decoder`: that of the 12 Hz codec; its weights are used, not copied, except those of the codebooks."""
         import_qwen_tts()
@@ -68,9 +75,17 @@ class Qwen3TTSStreamDecoder:
                 if type(layer) in constant:
                     setattr(parent, name, constant[type(layer)](layer))
 
+    def open(self) -> Qwen3TTSStream:
+        """Start a stream."""
+        return Qwen3TTSStream(self)
+
+    def feed(self, streams: Sequence[Qwen3TTSStream], codes: Sequence[Tensor]) -> list[Tensor]:
+        """Decode the next frames [T, codebooks], T ≥ 1, of each stream to samples [T · 1920] float32, one stream after another."""
+        return [stream.feed(piece[None])[0] for stream, piece in zip(streams, codes, strict=True)]
+
     def decode(self, codes: Tensor) -> Tensor:
         """Decode [B, T, codebooks] to [B, T · 1920] float32, in chunks that limit the memory."""
-        stream = Qwen3TTSStream(self)
+        stream = self.open()
         return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)
 
 

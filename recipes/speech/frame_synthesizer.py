@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence, Sized
+from collections.abc import Generator, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -22,13 +22,14 @@ from .voice_base_class import LoadedVoice
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .continuous_speech_batch import SpeechBatch
+    from .continuous_speech_batch import NewFrames, SpeechBatch
     from .decoding.continuous_batching import FrameBatch
     from .exported_speech_folder import SpeechFolder
     from .sampling_settings import SamplingScheme
 
 PromptT = TypeVar("PromptT", bound=Sized)
 SamplerT = TypeVar("SamplerT")
+StreamT = TypeVar("StreamT")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,12 @@ class SpeechWithCodes(SpeechResult):
     """[T, codebooks] int64, in the codec's order."""
 
 
-class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT]):
-    """Base of the classes that implement `Voice` and `BatchingVoice` with a `FrameBatch` and a codec."""
+class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT, StreamT]):
+    """Base of the classes that implement `Voice`, `BatchingVoice` and `SoundDecoder` with a `FrameBatch` and a codec, whose state of a
+    stream is a `StreamT`."""
+
+    joins_streams = False
+    """Implements `SoundDecoder`."""
 
     def __init__(self, folder: SpeechFolder, scheme: SamplingScheme) -> None:
         """`scheme`: the settings of its `generation`."""
@@ -74,8 +79,12 @@ class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT]):
         """Wave [samples] float32 of each request's codes [T, codebooks]."""
 
     @abstractmethod
-    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Samples [n] float32, as soon as they are final, of pieces [frames, codebooks] of codes; concatenated they are the wave."""
+    def open_stream(self, request: SpeechRequest) -> StreamT:
+        """Implements `SoundDecoder`."""
+
+    @abstractmethod
+    def decode_frames(self, new: Sequence[NewFrames[StreamT]]) -> list[Tensor]:
+        """Implements `SoundDecoder`."""
 
     @property
     def can_clone(self) -> bool:
@@ -98,7 +107,7 @@ class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT]):
 
         batch = self.open_frames(slots)
         batch.capture_frames(math.ceil(longest_seconds * self.frame_rate), self.make_sampler(SpeechSampling()))
-        return SpeechBatch(batch, partial(self.join, batch), self.decode_stream)
+        return SpeechBatch(batch, partial(self.join, batch), self)
 
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
         """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes in any batch of two
@@ -119,7 +128,7 @@ class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT]):
         from .continuous_speech_batch import SpeechBatch
 
         frames = self.open_frames(1)
-        batch, chunks, over = SpeechBatch(frames, partial(self.join, frames), self.decode_stream), [np.zeros(0, np.float32)], None
+        batch, chunks, over = SpeechBatch(frames, partial(self.join, frames), self), [np.zeros(0, np.float32)], None
         slot = batch.join(SpokenRequest(request, sampling))
         while over is None:
             progress = batch.step()[slot]

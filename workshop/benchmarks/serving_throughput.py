@@ -44,7 +44,7 @@ NOTE = (
     "{each} requests, the next as soon as it has the whole answer. First part: from the request to its first sound or text, with the time "
     "in the queue. Speech: {frames} frames ({seconds:g} s of sound), sampled with the model's settings. nano is the checkpoint of the "
     "tests; quarter has a talker of 8 layers and a predictor of 3, each 256 wide, with the released codebooks. Their codec is small too. "
-    "It decodes each request's sound by itself, also in a batch. Chats: a Qwen3 of 8 layers with the vocabulary of the tests ({words} "
+    "It decodes the new frames of all requests in one pass. Chats: a Qwen3 of 8 layers with the vocabulary of the tests ({words} "
     "tokens), prompts of {prompt} tokens and answers of {answer}, sampled with temperature 1; one at a time is transformers' own "
     "generation."
 )

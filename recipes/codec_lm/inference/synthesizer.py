@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER
 from overtone.data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, decode_codes
 from overtone.recipes.language.model_loading import load_for_generation
+from overtone.recipes.speech.continuous_speech_batch import NewFrames
 from overtone.recipes.speech.decoding.token_sampling import make_samplers
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
@@ -24,7 +24,7 @@ from .decoding import SpeechTokenBatch, SpeechTokenDecoder, TokenSampler
 from .exported_folder import ExportedSpeechTokens
 
 
-class TokenSynthesizer(FrameVoice[Sequence[int], TokenSampler]):
+class TokenSynthesizer(FrameVoice[Sequence[int], TokenSampler, StreamingSnacDecoder]):
     """Owns a loaded model and its codec, on the GPU if there is one; `close` frees their memory. Not thread-safe.
 
     Implements `overtone.recipes.speech.interface.Voice`.
@@ -73,9 +73,10 @@ class TokenSynthesizer(FrameVoice[Sequence[int], TokenSampler]):
         """Implements `FrameVoice`."""
         return [decode_codes(self._codec, one).numpy() for one in codes]
 
-    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
+    def open_stream(self, request: SpeechRequest) -> StreamingSnacDecoder:  # noqa: ARG002
         """Implements `FrameVoice`."""
-        stream = StreamingSnacDecoder(self._codec)
-        for piece in pieces:
-            yield stream.feed(piece)
-        yield stream.feed(torch.zeros((0, len(self._ids.slots)), dtype=torch.int64), last=True)
+        return StreamingSnacDecoder(self._codec)
+
+    def decode_frames(self, new: Sequence[NewFrames[StreamingSnacDecoder]]) -> list[Tensor]:
+        """Implements `FrameVoice`."""
+        return [one.stream.feed(one.codes, one.last) for one in new]

@@ -6,7 +6,7 @@ continues in the voice of the clip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.modeling.loading import materialise
 from overtone.finetune.storage.model_security import require_safetensors
+from overtone.recipes.speech.continuous_speech_batch import NewFrames
 from overtone.recipes.speech.decoding.token_sampling import FrameSampler, make_frame_sampler
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
@@ -33,7 +34,7 @@ from .decoding import CsmBatch, CsmDecoder
 from .exported_folder import LANGUAGE, ExportedCsm
 
 
-class CsmVoice(FrameVoice[Tensor, FrameSampler]):
+class CsmVoice(FrameVoice[Tensor, FrameSampler, MimiStream]):
     """Owns a loaded model, on the GPU in bf16 if there is one, with its codec in fp32; `close` frees its memory. Not thread-safe."""
 
     languages = (LANGUAGE,)
@@ -76,10 +77,13 @@ class CsmVoice(FrameVoice[Tensor, FrameSampler]):
         step = self._codec.code_format.samples_per_frame
         return [wave[: len(one) * step] for wave, one in zip(waves, codes, strict=True)]
 
-    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
+    def open_stream(self, request: SpeechRequest) -> MimiStream:  # noqa: ARG002
         """Implements `FrameVoice`."""
-        stream = MimiStream(self._codec_decoder)
-        return (stream.feed(piece[None])[0] for piece in pieces)
+        return MimiStream(self._codec_decoder)
+
+    def decode_frames(self, new: Sequence[NewFrames[MimiStream]]) -> list[Tensor]:
+        """Implements `FrameVoice`."""
+        return [one.stream.feed(one.codes[None])[0] if len(one.codes) else torch.zeros(0) for one in new]
 
     @torch.inference_mode()
     def make_prompt(self, request: SpeechRequest) -> Tensor:

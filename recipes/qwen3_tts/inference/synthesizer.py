@@ -9,7 +9,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,6 +30,7 @@ from .exported_folder import ExportedModel
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from overtone.recipes.speech.continuous_speech_batch import NewFrames
     from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
     from .decoding import TalkerBatch
@@ -44,13 +45,14 @@ class Request(SpeechRequest):
     """Feed the text token by token with the frames, instead of whole before them. The recipe trains with whole text."""
 
 
-class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler"]):
+class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler", Any]):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `overtone.recipes.speech.interface.Voice`.
     """
 
     def __init__(self, exported: ExportedModel) -> None:
+        from overtone.data_prep.audio_codecs.qwen3_tts_frame_decoder import Qwen3TTSFrameDecoder
         from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
 
         from . import stock_qwen_tts
@@ -63,7 +65,9 @@ class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler"]):
         self._model: Any = stock_qwen_tts.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)
         self._embedder = PromptEmbedder(self._model.talker, exported.ids)
-        self._codec_decoder = Qwen3TTSStreamDecoder(self._model.speech_tokenizer.model.decoder)
+        codec = self._model.speech_tokenizer.model.decoder
+        self.joins_streams = codec.device.type == "cpu"
+        self._codec_decoder: Any = Qwen3TTSFrameDecoder(codec) if self.joins_streams else Qwen3TTSStreamDecoder(codec)
         self._reference_clips = ReferenceClips(self._encode_reference)
 
     def __enter__(self) -> Self:
@@ -149,14 +153,21 @@ class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler"]):
         codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
         return self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes
 
-    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
+    def open_stream(self, request: SpeechRequest) -> Any:
         """Implements `FrameVoice`."""
-        from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream
-
-        stream, voice = Qwen3TTSStream(self._codec_decoder), self._load_voice(request)
+        stream, voice = self._codec_decoder.open(), self._load_voice(request)
         if voice.reference_codes is not None:
-            stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
-        return (stream.feed(piece[None])[0] for piece in pieces)
+            for piece in voice.reference_codes.split(self._codec_decoder.longest_piece):
+                self._codec_decoder.feed([stream], [piece])  # it continues the reference audio, which is not returned
+        return stream
+
+    def decode_frames(self, new: Sequence[NewFrames[Any]]) -> list[Tensor]:
+        """Implements `FrameVoice`."""
+        import torch
+
+        filled = [one for one in new if len(one.codes)]
+        waves = iter(self._codec_decoder.feed([one.stream for one in filled], [one.codes for one in filled]) if filled else [])
+        return [next(waves) if len(one.codes) else torch.zeros(0) for one in new]
 
     def decode_waves(self, requests: Sequence[SpeechRequest], codes: Sequence[Tensor]) -> list[np.ndarray]:
         """Implements `FrameVoice`. A reference's codes are decoded first, so that its sound continues, and their samples are removed."""

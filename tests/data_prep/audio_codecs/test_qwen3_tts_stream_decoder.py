@@ -70,6 +70,12 @@ def test_streams_that_take_turns_do_not_depend_on_each_other(decoder: Qwen3TTSSt
         torch.testing.assert_close(one, expected, atol=0, rtol=0)
 
 
+def test_streams_are_fed_together_as_one_after_another(decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor) -> None:
+    pieces = [minute[0, :3], minute[0, 5:6]]
+    found = decoder.feed([decoder.open() for _ in pieces], pieces)
+    assert [torch.equal(one, Qwen3TTSStream(decoder).feed(piece[None])[0]) for one, piece in zip(found, pieces, strict=True)] == [True] * 2
+
+
 def test_constants_of_the_weights_are_computed_once_and_change_no_bit(
     codec: Any, decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.speech.continuous_speech_batch import NewFrames
 from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
 from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowSlots, count_rows
@@ -72,7 +73,7 @@ class CountingBatch(FrameBatch[CountedSlots, str, CodeSampler]):
         self.codes.copy_(torch.stack([first, torch.ones_like(first)], 1))
 
 
-class CountingVoice(FrameVoice[str, CodeSampler]):
+class CountingVoice(FrameVoice[str, CodeSampler, list[Tensor]]):
     """Its codec gives out the sound of the last frame only at the end, as one that looks ahead does."""
 
     rate = 10
@@ -91,14 +92,18 @@ class CountingVoice(FrameVoice[str, CodeSampler]):
         assert len(requests) == len(codes)
         return [one[:, 0].repeat_interleave(SAMPLES).float().numpy() for one in codes]
 
-    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
+    def open_stream(self, request: SpeechRequest) -> list[Tensor]:
         assert request.speaker == "low"
-        held = torch.zeros(0)
-        for piece in pieces:
-            sound = torch.cat([held, piece[:, 0].repeat_interleave(SAMPLES).float()])
-            held = sound[-SAMPLES:]
-            yield sound[:-SAMPLES]
-        yield held
+        return [torch.zeros(0)]
+
+    def decode_frames(self, new: Sequence[NewFrames[list[Tensor]]]) -> list[Tensor]:
+        waves = []
+        for one in new:
+            sound = torch.cat([one.stream.pop(), one.codes[:, 0].repeat_interleave(SAMPLES).float()])
+            held = 0 if one.last else SAMPLES
+            one.stream.append(sound[len(sound) - held :])
+            waves.append(sound[: len(sound) - held])
+        return waves
 
 
 @pytest.fixture

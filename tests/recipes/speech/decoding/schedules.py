@@ -23,7 +23,7 @@ Started = tuple[FrameBatch[Any, Any, Any], Callable[[SpeechRequest, SpeechSampli
 """A batch, and the function that starts a request in it."""
 
 
-def make_requests(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
+def make_requests(voice: FrameVoice[Any, Any, Any], texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
     """Each text greedily, with the model's own settings, and with a temperature; different speakers, seeds and limits."""
     made = []
     for number, text in enumerate(texts):
@@ -35,7 +35,7 @@ def make_requests(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int
     return made
 
 
-def speak_alone(voice: FrameVoice[Any, Any], requests: Sequence[tuple[SpeechRequest, SpeechSampling]]) -> Alone:
+def speak_alone(voice: FrameVoice[Any, Any, Any], requests: Sequence[tuple[SpeechRequest, SpeechSampling]]) -> Alone:
     """Each in a batch of one."""
     spoken = [voice.speak([request], sampling)[0] for request, sampling in requests]
     return {number: (one.codes.tolist(), one.ended) for number, one in enumerate(spoken)}
@@ -72,13 +72,13 @@ def run_schedules(started: Started, requests: Sequence[tuple[SpeechRequest, Spee
     return outcome
 
 
-def start_batch(voice: FrameVoice[Any, Any]) -> Started:
+def start_batch(voice: FrameVoice[Any, Any, Any]) -> Started:
     """A batch of `SLOTS` requests."""
     batch = voice.open_frames(SLOTS)
     return batch, partial(voice.join, batch)
 
 
-def check_schedules(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int, schedules: int) -> Alone:
+def check_schedules(voice: FrameVoice[Any, Any, Any], texts: Sequence[str], frames: int, schedules: int) -> Alone:
     """In random schedules each request has its own codes, and enough of them finish, leave early and run beside others; returns the codes
     of each alone."""
     requests = make_requests(voice, texts, frames)
@@ -88,7 +88,7 @@ def check_schedules(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: i
     return alone
 
 
-def check_graphs(voice: FrameVoice[Any, Any], texts: Sequence[str], frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_graphs(voice: FrameVoice[Any, Any, Any], texts: Sequence[str], frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With captured frames each request has its own codes, alone and in a batch. The frames of requests without settings are captured
     before the first request, those of other plans once; joins and leaves capture nothing again."""
     requests = make_requests(voice, texts, frames)
