@@ -18,6 +18,7 @@ GROUPS = {
         "ray-tune": "tune hyperparameters on a Ray cluster: draw settings, train each, stop those that fall behind, report the best",
         "select": "choose the best checkpoint and strength of a run, for a voice by what it speaks",
         "eval-voice": "evaluate a voice: intelligibility, speaker similarity, speaking rate; and the effect of training",
+        "pairs": "make pairs of clips that a voice speaks, judged, for preference optimization",
         "check": "verify all checkpoints of a run",
     },
     "Use the model": {
@@ -62,6 +63,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("resume", "continue", "restart"), "train: the command that started the run resumes it"),
     **dict.fromkeys(("fit", "finetune", "sft", "lora", "run"), "train"),
     **dict.fromkeys(("eval", "evaluate", "test", "score"), "eval-voice for a voice; for a chat model, train evaluates on --data.val"),
+    **dict.fromkeys(("preferences", "make-pairs", "rank"), "pairs"),
     **dict.fromkeys(("infer", "inference", "predict", "sample", "speak", "synthesize", "tts", "say"), "generate"),
     **dict.fromkeys(("ask", "talk", "repl"), "chat"),
     **dict.fromkeys(("api", "server", "deploy", "demo"), "serve"),

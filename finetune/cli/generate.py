@@ -29,6 +29,7 @@ INFERENCE = {
     "ray-serve": "plan_replica",
     "eval-voice": "evaluate",
     "select": "select",
+    "pairs": "pairs",
 }
 """Verb → the function of a recipe's `inference` that it calls."""
 

@@ -109,6 +109,9 @@ class Inference:
     select: Callable[[Path, list[str]], int] | None = None
     """(run, remaining arguments) → exit code, for `overtone select`: generates with the run's checkpoints, measures the output, and writes
     its choice by `overtone.finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
+    pairs: Callable[[Path, list[str]], int] | None = None
+    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `overtone pairs`: pairs of the model's own outputs for
+    preference optimization. Absent: no recipe learns from pairs of its outputs."""
     example: tuple[str, ...] = ()
     """Arguments of `overtone generate` for the command that a run prints after its last step: a text to start with."""
     speech: Callable[[], object] | None = None

@@ -13,7 +13,7 @@ import torch
 from overtone.finetune.recipe import Batch, Sample
 from overtone.recipes.language import collation
 from overtone.recipes.language.preferences.preference_tokenization import Side
-from overtone.recipes.preferences.batch_targets import count_targets, place_answers
+from overtone.recipes.preferences.batch_targets import ANSWER_LABELS, count_targets, place_answers
 
 
 def make_pair(chosen: Side, rejected: Side) -> Sample:
@@ -59,11 +59,11 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def _add_places(samples: list[Sample], lay: Callable[[list[Sample]], Batch]) -> Batch:
-    """Adds `answers`, and of labelled answers `labels`, as `batch_targets` describes them."""
+    """Adds `answers`, and of labelled answers `ANSWER_LABELS`, as `batch_targets` describes them."""
     answers = [answer for sample in samples for answer in split_sample(sample)]
     counts = [int((collation.shift_labels(answer) != collation.IGNORE).sum()) for answer in answers]
     batch, labels = lay(answers), [sample["label"] for sample in samples if "label" in sample]
     tensors = {**batch.tensors, "answers": place_answers(counts)}
     if labels:
-        tensors["labels"] = torch.stack(labels)
+        tensors[ANSWER_LABELS] = torch.stack(labels)
     return Batch(tensors, count_targets(len(samples), sum(counts), [bool(label) for label in labels]), batch.lengths)

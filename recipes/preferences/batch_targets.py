@@ -1,7 +1,7 @@
 """The targets of a batch of answers: the loss, its metrics, and the places of each answer's tokens.
 
 A batch has `answers` [K, A]: for each of K answers the places of its tokens among all of the batch, filled up with their number. Of pairs,
-the chosen and the rejected answer follow each other. Labelled answers also have `labels` [K].
+the chosen and the rejected answer follow each other. Labelled answers also have `ANSWER_LABELS` [K].
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from overtone.finetune.recipe import Batch
 
+ANSWER_LABELS = "answer_labels"
+"""Key of the labels in `Batch.tensors`."""
 LOSS, KL, MISMATCHED_KL = "preference", "kl", "mismatched_kl"
 REWARDS = ("chosen_reward", "rejected_reward")
 SIDE_METRICS = ((REWARDS[0], "chosen_log_probability", "chosen_tokens"), (REWARDS[1], "rejected_log_probability", "rejected_tokens"))
@@ -37,7 +39,7 @@ def count_predictions(batch: Batch) -> list[int]:
     """Return the number of tokens of the answers of each sample."""
     answers = batch.tensors["answers"]
     counts = (answers < batch.targets[KL]).sum(1)
-    return (counts if "labels" in batch.tensors else counts.view(-1, 2).sum(1)).tolist()
+    return (counts if ANSWER_LABELS in batch.tensors else counts.view(-1, 2).sum(1)).tolist()
 
 
 def count_targets(rows: int, tokens: int, labels: Sequence[bool] = ()) -> dict[str, int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch, Term
-from overtone.recipes.preferences.batch_targets import KL, LABEL_METRICS, LOSS, PAIR_METRICS, SIDE_METRICS
+from overtone.recipes.preferences.batch_targets import ANSWER_LABELS, KL, LABEL_METRICS, LOSS, PAIR_METRICS, SIDE_METRICS
 from overtone.recipes.preferences.preference_objectives import OBJECTIVES, LabelledScores, Scores, Strengths, find_rewards, kto
 from overtone.recipes.preferences.preference_options import Objective, PreferenceOptions
 
@@ -46,9 +46,9 @@ def compute_terms(score: Score, model: nn.Module, batch: Batch) -> dict[str, Ter
     scores = score(model, batch)
     of_model, of_base = sum_answers(scores, answers), None if base is None else sum_answers(base, answers)
     tokens = (answers < len(scores)).sum(1)
-    if "labels" in batch.tensors:
+    if ANSWER_LABELS in batch.tensors:
         assert of_base is not None  # kto needs a reference
-        labelled = LabelledScores(of_model, of_base, batch.tensors["labels"], batch.tensors[DIVERGENCE])
+        labelled = LabelledScores(of_model, of_base, batch.tensors[ANSWER_LABELS], batch.tensors[DIVERGENCE])
         terms = _compute_labelled_terms(labelled, tokens, choice.strengths)
     else:
         sides = [None if each is None else each.view(-1, 2) for each in (of_model, of_base, tokens)]

@@ -112,14 +112,22 @@ class FrameVoice(LoadedVoice, ABC, Generic[PromptT, SamplerT, StreamT]):
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
         """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes in any batch of two
         or more. Alone, it has other kernels, whose scores may differ in their last bits; in the tests, in fp32, its codes are the same."""
-        if not requests:
+        return self.speak_each([SpokenRequest(request, sampling) for request in requests])
+
+    def speak_each(self, spoken: Sequence[SpokenRequest]) -> list[SpeechWithCodes]:
+        """Like `speak`, for requests with settings of their own."""
+        if not spoken:
             return []
+        requests = [one.request for one in spoken]
         for request in requests:
             self.check(request)
         batch, prompts = self.open_frames(len(requests)), [self.make_prompt(request) for request in requests]
-        sampler, limit = self.make_sampler(sampling), math.ceil(sampling.max_seconds * self.frame_rate)
-        batch.reserve(prompts, limit)
-        results = batch.finish([batch.join(prompt, sampler, sampling.seed, limit) for prompt in prompts])
+        limits = [math.ceil(one.sampling.max_seconds * self.frame_rate) for one in spoken]
+        batch.reserve(prompts, max(limits))
+        joined = zip(spoken, prompts, limits, strict=True)
+        results = batch.finish(
+            [batch.join(prompt, self.make_sampler(one.sampling), one.sampling.seed, limit) for one, prompt, limit in joined]
+        )
         waves = self.decode_waves(requests, [one.codes for one in results])
         return [SpeechWithCodes(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
 

@@ -18,14 +18,14 @@ from pydantic import JsonValue
 from torch import Tensor, nn
 
 from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-from overtone.finetune.config import Config, Data
+from overtone.finetune.config import Config, Data, Lora
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import is_targeted
 from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.qwen3_tts.exporting.export_plan import plan_export
 from overtone.recipes.qwen3_tts.model import sequence_layout
-from overtone.recipes.qwen3_tts.model.modeling import block_classes, build_on_meta
+from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, block_classes, build_on_meta
 from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
 from overtone.recipes.qwen3_tts.state import VoiceCloneState
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
@@ -43,15 +43,14 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     model_config, speakers = read_base_config(base), load_speaker_vectors(config.run.dir)
     names = [speaker.name for speaker in speakers.state.speakers]
     processor = make_processor(config.options, base, TokenIds.from_config(model_config), names)
-    loaded = make_loaded(config, base, model_config, speakers.vectors)
+    loaded = make_loaded(config.options, config.model.lora, base, model_config, speakers.vectors)
     return replace(loaded.with_processor(processor), state=speakers.state)
 
 
-def make_loaded(config: Config[Options], base: Path, model_config: dict[str, JsonValue], vectors: Tensor) -> Loaded:
+def make_loaded(options: Options, lora: Lora | None, base: Path, model_config: dict[str, JsonValue], vectors: Tensor) -> Loaded:
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
-    options = config.options
     with limit_construction(base):
-        adapted = partial(is_targeted, config.model.lora)
+        adapted = partial(is_targeted, lora)
         model = build_on_meta(model_config, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, adapted)
     return Loaded(
         model=model,
@@ -82,7 +81,7 @@ def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
     with limit_construction(base):
         vectors = torch.zeros(1, model_config["talker_config"]["hidden_size"])
     return Sketch(
-        loaded=make_loaded(config, base, model_config, vectors),
+        loaded=make_loaded(config.options, config.model.lora, base, model_config, vectors),
         batch=lambda count, positions: sequence_layout.collate([sequence_layout.make_dummy_sample(positions, ids)] * count),
         processor=partial(make_plan_processor, config.data, config.options, base, ids),
     )
@@ -118,8 +117,7 @@ RECIPE = Recipe(
     formats=("custom_voice", "base"),
     inference=INFERENCE,
     State=VoiceCloneState,
-    # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
-    lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
+    lora_targets=LORA_TARGETS,
     prepare=speaker_vectors.prepare,
     base_folders=("speech_tokenizer",),
     sketch=sketch,

@@ -38,6 +38,7 @@ from overtone.studio.pages.run_page import STEP, find_trained_run, list_checkpoi
 EXPORTS = Path("exports")
 FORMATS: dict[str, tuple[str, ...]] = {
     "voice_clone": ("custom_voice", "base"),
+    "voice_dpo": ("custom_voice", "base"),
     "whisper": ("transformers", "openai-whisper", "ctranslate2"),
     "llm_sft": ("transformers", "gguf", "ollama", "gguf-adapter"),
     "llm_dpo": ("transformers", "gguf", "ollama", "gguf-adapter"),

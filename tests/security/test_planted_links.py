@@ -149,6 +149,7 @@ CASES = {
 }
 UNTRACED = {
     ("finetune", "eval-voice"): "a recognizer and a voice for each of a dozen runs; it writes by `generate`'s and `select`'s functions",
+    ("finetune", "pairs"): "the same; it also appends to a log, as `generate` does with a file",
     ("finetune", "ray-train"): "a cluster for each of a dozen runs; its worker is the training of `train`",
     ("finetune", "ray-tune"): "the same; its trials are trainings",
     ("finetune", "ray-serve"): "the same; its replicas are the server of `serve`",

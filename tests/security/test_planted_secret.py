@@ -106,6 +106,7 @@ def list_commands(planted: Planted) -> Commands:
         "chat": [["--model", export], ["--model", url]],
         "eval-voice": [["--model", url]],
         "select": [[run], [url]],
+        "pairs": [[url], [export, "--recipe", "voice_clone", "--texts", url, "--data", url, "--asr", url, "--out", url]],
         "serve": [["--model", url], ["--model", export, "--token-file", url]],
         "check": [[run], [url]],
         "verify-audio": [[url]],

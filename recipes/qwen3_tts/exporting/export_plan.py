@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
+from overtone.finetune.storage.model_security import check_config
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.speech.voices_json_schema import VOICES
 
@@ -32,9 +34,13 @@ WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json
 
 
 def plan_export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """The plan for format `custom_voice` or `base`. Raises `UserError` for other formats and for a base with missing files."""
+    """The plan for format `custom_voice` or `base`. Raises `UserError` for other formats, for `base` if the base model has no speaker
+    encoder, and for a base with missing files."""
     if kind not in FORMATS:
-        raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
+        raise UserError(f"--format {kind}: Qwen3-TTS is exported as {' or '.join(FORMATS)}")
+    config = check_config(base, VOICE_MODEL)
+    if kind == "base" and config.get("tts_model_type") != "base":
+        raise UserError(f"--format base: the base {base} has no speaker encoder; export as custom_voice, or train from a base export")
     rows = [speaker.row for speaker in state.speakers]
     if "speaker_vectors" not in buffers or len(buffers["speaker_vectors"]) != len(rows):
         raise UserError("the checkpoint does not have one vector for each of its speakers; choose another checkpoint")
@@ -42,7 +48,7 @@ def plan_export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], 
         keep=lambda name: kind == "base" or not name.startswith(qwen3_tts_speaker_encoder.PREFIX),
         edit={CODEC_EMBEDDING: lambda table: insert_speaker_rows(table, rows, buffers["speaker_vectors"])},
         files={
-            "config.json": files.json_bytes(edit_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
+            "config.json": files.json_bytes(edit_config(config, state, kind)),
             VOICES: files.json_bytes(state.as_json()),
             "README.md": write_model_card(state, kind, read_base_metadata(base)).encode(),
         },

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
 for the GPU."""
+SCORES = "scores"
+"""Key of the log-probabilities that `SpeechModel` returns."""
+LORA_TARGETS = r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+"""The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice."""
 
 
 class SpeechModel(nn.Module):
@@ -48,10 +52,11 @@ class SpeechModel(nn.Module):
         self.sub_frames, self.frame_dropout = sub_frames, frame_dropout
         self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0, BASE_DISTANCE: 1.0}
 
-    def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states"] = "sums") -> dict[str, Tensor]:
+    def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states", "scores"] = "sums") -> dict[str, Tensor]:
         """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
         correct top-1 guesses; with `BASE_STATES`, also the distance to the base on codebook 0. As `result: states`, only the talker's
-        states [M, H] that predict codebook 0, as `BASE_STATES`.
+        states [M, H] that predict codebook 0, as `BASE_STATES`. As `result: scores`, only the log-probability of each target in nats, as
+        `SCORES` [M + 15·N]: of codebook 0 and end of speech, then of codebooks 1 to 15 frame by frame.
 
         If codebooks 1 to 15 train on a share of the frames, their sums are scaled up, so that their expectation is the sum over all frames.
         """
@@ -69,6 +74,13 @@ class SpeechModel(nn.Module):
         first_states, labels = align_first_codebook(hidden_for_first, tensors["labels"], tensors["target_rows"])
         if result == "states":
             return {BASE_STATES: first_states}
+        if result == "scores":
+            steps = run_code_predictor(talker.code_predictor, states_before_frames(hidden, tensors["frame_rows"]), embedded, codes)
+            books = [
+                score_targets(head, *inputs)
+                for head, *inputs in zip(talker.code_predictor.lm_head, *(each.unbind(1) for each in steps), strict=True)
+            ]
+            return {SCORES: torch.cat([score_targets(talker.codec_head, first_states, labels), torch.stack(books, 1).flatten()])}
         main, main_hits, *distance = compute_head_loss(talker.codec_head, first_states, labels, tensors.get(BASE_STATES))
         states = states_before_frames(hidden, tensors["frame_rows"])
         # Evaluation uses all frames.
@@ -176,6 +188,14 @@ def compute_head_loss(head: nn.Module, states: Tensor, targets: Tensor, base_sta
         sums: tuple[Tensor, ...] = head(states, targets, base_states)
         return sums
     return of_logits(head(states), targets)
+
+
+def score_targets(head: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
+    """Log-probability of each target [M] in nats, for states [M, H] and targets [M]."""
+    if isinstance(head, LossHead):
+        (scores,) = head(states, targets, None, each=True)
+        return scores
+    return torch.log_softmax(head(states).float(), -1).gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
 def replace_output_heads(model: SpeechModel, has_adapter: Callable[[str], bool]) -> None:

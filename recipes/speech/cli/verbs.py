@@ -36,6 +36,8 @@ class SpeechVerbs:
 
     load_command: Callable[[], GenerateCommand]
     """Imports the recipe's `generate` with its `SpeechRecipe`; must not import torch."""
+    has_pairs: bool = False
+    """True if a recipe learns from pairs of this model's clips."""
 
     def generate(self, folder: Path, argv: list[str]) -> int:
         """Body of `overtone generate`."""
@@ -77,6 +79,12 @@ class SpeechVerbs:
 
         return select_voice.select(self.load_command().speech, run, argv)
 
+    def pairs(self, model: Path, argv: list[str]) -> int:
+        """Body of `overtone pairs`."""
+        from . import pairs
+
+        return pairs.make(self.load_command(), model, argv)
+
     def serve(self, folders: Mapping[str, Path], argv: list[str]) -> int:
         """Body of `overtone serve`: a web page, and OpenAI's speech API."""
         from overtone.recipes.speech.serving import serve_command
@@ -101,6 +109,7 @@ class SpeechVerbs:
             check_prompts=self.check_prompts,
             evaluate=self.evaluate,
             select=self.select,
+            pairs=self.pairs if self.has_pairs else None,
             example=example,
             speech=lambda: self.load_command().speech,
             # Those whose help comes without torch. `eval-voice` and `select` need it, and print their help themselves.
@@ -115,9 +124,9 @@ def load_command(package: str) -> GenerateCommand:
     return command
 
 
-def make_inference(package: str) -> Inference:
-    """The verbs of the recipe whose `verbs.py` passes its `__package__`."""
-    return SpeechVerbs(partial(load_command, package)).inference
+def make_inference(package: str, has_pairs: bool = False) -> Inference:
+    """The verbs of the recipe whose `verbs.py` passes its `__package__`. `has_pairs`: as in `SpeechVerbs`."""
+    return SpeechVerbs(partial(load_command, package), has_pairs).inference
 
 
 def describe_voice_data(codec: str, more: str = "") -> DataPreparation:

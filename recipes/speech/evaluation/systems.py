@@ -178,7 +178,7 @@ def speak(
     with contextlib.closing(speak_batches(recipe.inspect, folder, requests, sampling, remote)) as spoken:
         for index, results in spoken:
             for item, result in zip(parts[index], results, strict=True):
-                yield Take(item, _write_clip(out / f"{item.key}.{extension}", result.wave, result.rate, system.name), result.ended)
+                yield Take(item, write_clip(out / f"{item.key}.{extension}", result.wave, result.rate, system.name), result.ended)
 
 
 def slug(name: str) -> str:
@@ -186,8 +186,8 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _write_clip(path: Path, wave: Any, rate: int, model: str) -> Path:
-    """Write `wave` [samples] at 24 kHz, the rate for all measurements."""
+def write_clip(path: Path, wave: Any, rate: int, model: str) -> Path:
+    """Write `wave` [samples] at 24 kHz, the rate for all measurements, marked as the speech of `model`; returns the path."""
     samples = np.asarray(wave, np.float32)
     if rate != MASTER_RATE:
         samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")

@@ -21,7 +21,7 @@ from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
 from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, least_texts
 from overtone.recipes.speech.evaluation.evaluation_items import Check, Item, normalize
-from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, System, Take
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from overtone.recipes.speech.selection import candidate_measures, candidates, result_rendering, selection_page
 from overtone.recipes.speech.selection.candidate_measures import ClipRuler, ComparedClip
@@ -132,7 +132,7 @@ def make_plan(recipe: SpeechRecipe, run: Path, options: SelectionOptions) -> Sel
     check_recordings(texts.items, rows, options.data)
     intelligibility.check_whisper(options.asr)
     scoring.check_clips(rows)
-    encoder, speaker_model, more = choose_encoder(recipe, listed, options.speaker_model)
+    encoder, speaker_model, more = choose_encoder(recipe, listed[-1].system, options.speaker_model)
     return SelectionPlan(recipe, run, listed, texts, rows, encoder, [*notes, *texts.notes, *more], speaker_model, options)
 
 
@@ -197,9 +197,7 @@ def check_recordings(items: Sequence[Item], rows: Sequence[Item], data: Path) ->
         )
 
 
-def choose_encoder(
-    recipe: SpeechRecipe, listed: Sequence[VoiceCandidate], speaker_model: str | None
-) -> tuple[SpeakerEncoder | None, str | None, list[str]]:
+def choose_encoder(recipe: SpeechRecipe, system: System, speaker_model: str | None) -> tuple[SpeakerEncoder | None, str | None, list[str]]:
     """The encoder of the base, or None; the name of an independent one, or None; and notes. Raises `UserError` if there is
     neither."""
     installed = resemblyzer_encoder.find_weights() is not None
@@ -209,7 +207,7 @@ def choose_encoder(
         if speaker_model == resemblyzer_encoder.NAME and not installed:
             raise UserError(f"--speaker-model {speaker_model}: it is not installed; run: {resemblyzer_encoder.INSTALL}")
         return None, speaker_model, []
-    encoder, problems = systems.find_encoder(recipe, [listed[-1].system])
+    encoder, problems = systems.find_encoder(recipe, [system])
     if encoder is None:
         raise UserError(f"{problems[0]}; give --speaker-model MODEL, or run: {resemblyzer_encoder.INSTALL}")
     note = (

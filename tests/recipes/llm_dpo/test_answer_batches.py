@@ -17,7 +17,7 @@ from overtone.recipes.llm_dpo.answer_batches import (
     pack,
     split_sample,
 )
-from overtone.recipes.preferences.batch_targets import count_predictions
+from overtone.recipes.preferences.batch_targets import ANSWER_LABELS, count_predictions
 
 CHOSEN, REJECTED = ([1, 2, 10, 11], [False, False, True, True]), ([1, 2, 12], [False, False, True])
 LABELLED = ([3, 13, 14, 5], [False, True, True, False])
@@ -71,6 +71,6 @@ def test_an_answer_to_the_same_prompt_is_no_mismatch() -> None:
 
 def test_labels_are_counted() -> None:
     batch = pack([make_labelled(CHOSEN, True), make_labelled(REJECTED, False), make_labelled(LABELLED, False)])
-    assert batch.tensors["labels"].tolist() == [True, False, False]
+    assert batch.tensors[ANSWER_LABELS].tolist() == [True, False, False]
     assert (batch.targets["chosen_reward"], batch.targets["rejected_tokens"], batch.targets["kl"]) == (1, 2, 5)
     assert torch.equal(batch.tensors["answers"], torch.tensor([[0, 1], [2, 5], [3, 4]]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from overtone.finetune.recipe import Batch
-from overtone.recipes.preferences.batch_targets import KL, LOSS, count_predictions, count_targets, place_answers
+from overtone.recipes.preferences.batch_targets import ANSWER_LABELS, KL, LOSS, count_predictions, count_targets, place_answers
 
 
 def test_places_follow_each_other_and_end_with_the_number_of_all() -> None:
@@ -15,7 +15,7 @@ def test_places_follow_each_other_and_end_with_the_number_of_all() -> None:
 def test_predictions_of_pairs_and_of_labelled_answers() -> None:
     pairs = Batch({"answers": place_answers([2, 1, 3, 1])}, count_targets(2, 7))
     assert count_predictions(pairs) == [3, 4]
-    labelled = {"answers": place_answers([2, 1]), "labels": torch.tensor([True, False])}
+    labelled = {"answers": place_answers([2, 1]), ANSWER_LABELS: torch.tensor([True, False])}
     assert count_predictions(Batch(labelled, count_targets(2, 3, [True, False]))) == [2, 1]
 
 

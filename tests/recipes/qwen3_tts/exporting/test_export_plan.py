@@ -75,7 +75,7 @@ def test_speakers_of_the_base_are_kept() -> None:
 
 
 def test_an_unknown_format_and_an_incomplete_base_are_refused(nano: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--format onnx: voice_clone exports custom_voice or base"):
+    with pytest.raises(UserError, match="--format onnx: Qwen3-TTS is exported as custom_voice or base"):
         export_plan.plan_export(nano, STATE, VECTORS, "onnx")
     (tmp_path / "config.json").write_text((nano / "config.json").read_text())
     with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):

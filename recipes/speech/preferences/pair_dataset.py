@@ -1,0 +1,254 @@
+"""The dataset of `overtone pairs`: a voice speaks each text several times, a judge measures the clips, and clear pairs become rows.
+
+FOLDER/clips/       the clips, to listen to
+FOLDER/clips.jsonl  each clip with codes and measures; what is in it is not spoken again
+FOLDER/train.jsonl  the pairs, for `--recipe voice_dpo`
+FOLDER/summary.json how many pairs were kept, and why texts have none
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.json_schema import parse_model
+from overtone.finetune.storage.strict_json import loads_object
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_line
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.systems import System
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling, SpokenRequest, VoiceFolder
+from overtone.recipes.speech.model_fingerprint import compute_model_key
+from overtone.recipes.speech.passages import split_request
+from overtone.recipes.speech.selection import voice_selection
+from overtone.recipes.speech.spoken_text import prepare_request
+
+from .pair_selection import MARGIN, ClipRecord, choose_pair, store_measures
+from .reward_weights import RewardWeights
+from .speech_judge import SpeechJudge, load_judge
+
+CLIPS, RECORDS, ROWS, SUMMARY = "clips", "clips.jsonl", "train.jsonl", "summary.json"
+
+
+@dataclass(frozen=True)
+class PairOptions:
+    """Options of the dataset; the fields are the flags of `overtone pairs`, whose help describes them."""
+
+    texts: Path
+    data: Path
+    asr: str
+    out: Path
+    sampling: SpeechSampling
+    """All settings but the seed of each clip, which is derived from this seed."""
+    speaker: str | None = None
+    speaker_model: str | None = None
+    samples: int = 4
+    margin: float = MARGIN
+    weights: RewardWeights = field(default_factory=RewardWeights)
+    batch: int = 8
+
+
+@dataclass(frozen=True)
+class ClipPlan:
+    """A clip that is to be spoken."""
+
+    item: Item
+    spoken: SpokenRequest
+    key: str
+    name: str
+    """File name without its ending."""
+
+
+def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[str, JsonValue]:
+    """Speak, judge and pair; returns the summary, which is also written. Raises `UserError` for what cannot be spoken or judged, before any
+    model is loaded, and if another process works in the folder."""
+    check_numbers(options)
+    (system,) = systems.find_systems(recipe, model, None)
+    rows = evaluation_items.read_items(options.data, options.speaker, None, lambda _: None)
+    items = read_texts(options, rows, recipe, system)
+    voice_selection.check_recordings(items, rows, options.data)
+    intelligibility.check_whisper(options.asr)
+    scoring.check_clips(rows)
+    encoder, speaker_model, notes = voice_selection.choose_encoder(recipe, system, options.speaker_model)
+    check_folder(options.out)
+    lock = files.lock_folder(options.out)
+    try:
+        for leftover in options.out.glob("export-*"):
+            files.discard(leftover)  # of a process that was killed
+        (similarity,) = scoring.load_encoders(encoder, speaker_model)
+        judge = load_judge(rows, {item.language for item in items}, similarity, options.asr)
+        with systems.open_export(recipe, system, options.out) as folder:
+            plans = plan_clips(recipe.inspect(folder), items, options, describe_settings(system, options, speaker_model))
+            records = speak_missing(recipe.inspect(folder), plans, judge, options, system.name)
+        return write_rows(items, plans, records, options, [*notes, intelligibility.name_judge(options.asr)])
+    finally:
+        os.close(lock)
+
+
+def check_numbers(options: PairOptions) -> None:
+    """Raises `UserError` for a number that is out of range."""
+    for name, value, least in (("samples", options.samples, 2), ("batch", options.batch, 1)):
+        if value < least:
+            raise UserError(f"--{name} {value}: must be at least {least}")
+    if not 0 < options.margin < math.inf:
+        raise UserError(f"--margin {options.margin:g}: must be more than 0 and finite, since equal clips teach nothing")
+    if options.sampling.greedy:
+        raise UserError("--greedy: all clips of a text would be the same; remove it")
+
+
+def check_folder(out: Path) -> None:
+    """Raises `UserError` for a folder with other content, whose train.jsonl must not be replaced."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; give a folder")
+    if (out / ROWS).exists() and not (out / RECORDS).is_file():
+        raise UserError(f"--out {out} has a {ROWS} of something else; give a new folder")
+
+
+def read_texts(options: PairOptions, rows: Sequence[Item], recipe: SpeechRecipe, system: System) -> list[Item]:
+    """The texts to speak. Raises `UserError` with the line for one that the model cannot speak at once."""
+
+    def check(item: Item) -> None:
+        systems.check_item(recipe, system, item)
+        request, _ = prepare_request(system.request(item), "the line")
+        if (passages := len(split_request(request, options.sampling.max_seconds))) > 1:
+            raise UserError(f"it would be spoken in {passages} passages, and a pair has one; split the line, or raise --max-seconds")
+
+    try:
+        return voice_selection.read_text_file(options.texts, rows, options.speaker, check)
+    except UserError as error:
+        raise UserError(str(error).replace("--text-file", "--texts")) from None
+
+
+def describe_settings(system: System, options: PairOptions, speaker_model: str | None) -> dict[str, JsonValue]:
+    """Return what determines all clips and their measures, besides text and sample."""
+    key = compute_model_key(system.folder) if system.step is None else files.digest(system.folder / "manifest.json")
+    return {
+        "model": key,
+        "strength": system.strength,
+        "sampling": asdict(options.sampling),
+        "data": files.digest(options.data),  # the similarity is that to the clips of all rows
+        "asr": options.asr,
+        "speaker_model": speaker_model,
+        **intelligibility.describe_retry(options.asr),
+    }
+
+
+def plan_clips(exported: VoiceFolder, items: Sequence[Item], options: PairOptions, settings: Mapping[str, JsonValue]) -> list[ClipPlan]:
+    """Each sample of each text, with a seed that `run.seed`, the text and the number of the sample determine."""
+    plans = []
+    for item in items:
+        request, _ = prepare_request(System("", exported.folder, "named").request(item), "the line")
+        request = exported.complete(request)
+        for sample in range(options.samples):
+            parts = json.dumps([options.sampling.seed, request.text, request.speaker, sample]).encode()
+            seed = int.from_bytes(hashlib.sha256(parts).digest()[:4]) // 2
+            facts = json.dumps([dict(settings), request.text, request.speaker, request.language, seed], sort_keys=True)
+            spoken = SpokenRequest(request, type(options.sampling)(**{**asdict(options.sampling), "seed": seed}))
+            key = hashlib.sha256(facts.encode()).hexdigest()[:16]
+            plans.append(ClipPlan(item, spoken, key, f"{item.key}-{sample + 1:02d}"))
+    return plans
+
+
+def read_records(out: Path) -> dict[str, ClipRecord]:
+    """Key → the clips of earlier runs whose audio exists. A line that a killed process left incomplete is ignored: its clip is spoken
+    again."""
+    path, found = out / RECORDS, dict[str, ClipRecord]()
+    for line in read_lines(path) if path.is_file() else ():
+        try:
+            record = parse_model(ClipRecord, loads_object(line))
+        except (UserError, ValueError):
+            continue
+        if files.resolve_under(out, record.audio).is_file():
+            found[record.key] = record
+    return found
+
+
+def speak_missing(
+    exported: VoiceFolder, plans: Sequence[ClipPlan], judge: SpeechJudge, options: PairOptions, model: str
+) -> dict[str, ClipRecord]:
+    """Speak and judge what no earlier run has, the longest texts first; returns all records by key."""
+    records = read_records(options.out)
+    missing = sorted((plan for plan in plans if plan.key not in records), key=lambda plan: -len(plan.spoken.request.text))
+    for item in {plan.item.key: plan.item for plan in missing}.values():
+        judge.check(item)
+    if len(missing) < len(plans):
+        print_line(f"{len(plans) - len(missing)} of {len(plans)} clips are from an earlier run with the same settings")
+    if missing:
+        with closing(exported.open()) as voice:
+            if not isinstance(voice, FrameVoice):
+                raise UserError(f"{exported.folder}: this kind of voice returns no codes to learn from; pairs are for Qwen3-TTS")
+            require_sampling(voice, options.sampling)
+            for start in range(0, len(missing), options.batch):
+                for record in speak_batch(voice, missing[start : start + options.batch], judge, options.out, model):
+                    records[record.key] = record
+                print_line(f"{min(start + options.batch, len(missing))} of {len(missing)} clips spoken and judged")
+    return records
+
+
+def require_sampling(voice: FrameVoice[Any, Any], sampling: SpeechSampling) -> None:
+    """Raises `UserError` for a model that decodes greedily with these settings."""
+    if not voice.samples_by_default and sampling.temperature is None:
+        raise UserError(
+            "this model takes the most likely code unless it gets a temperature, so all clips of a text would be the same; give "
+            "--temperature 0.9"
+        )
+
+
+def speak_batch(voice: FrameVoice[Any, Any], plans: Sequence[ClipPlan], judge: SpeechJudge, out: Path, model: str) -> Iterator[ClipRecord]:
+    """Speak clips at once; each is written, judged as it was written, and recorded."""
+    # A clip alone would have other kernels, and so perhaps other codes than in the batch of a run that was not interrupted.
+    results = voice.speak_each([plan.spoken for plan in (plans if len(plans) > 1 else [*plans, *plans])])
+    for plan, spoken in zip(plans, results, strict=False):
+        path = systems.write_clip(out / CLIPS / f"{plan.name}-{plan.key}.flac", spoken.wave, spoken.rate, model)
+        request = plan.spoken.request
+        record = ClipRecord(
+            key=plan.key,
+            text=request.text,
+            speaker=plan.item.speaker,
+            language=request.language,
+            audio=f"{CLIPS}/{path.name}",
+            seed=plan.spoken.sampling.seed,
+            codes=spoken.codes.tolist(),
+            **store_measures(judge.measure(scoring.read_clip(path), plan.item, spoken.ended)),
+        )
+        files.append_line(out / RECORDS, record.model_dump_json())
+        yield record
+
+
+def write_rows(
+    items: Sequence[Item], plans: Sequence[ClipPlan], records: Mapping[str, ClipRecord], options: PairOptions, notes: Sequence[str]
+) -> dict[str, JsonValue]:
+    """Pair the clips of each text; write the rows and the summary, which is returned."""
+    rows, dropped = list[dict[str, JsonValue]](), Counter[str]()
+    for item in items:
+        found = choose_pair([records[plan.key] for plan in plans if plan.item.key == item.key], options.weights, options.margin)
+        if isinstance(found, str):
+            dropped[found] += 1
+        else:
+            rows.append(found)
+    files.write_jsonl(options.out / ROWS, rows)
+    summary: dict[str, JsonValue] = {
+        "pairs": len(rows),
+        "texts": len(items),
+        "dropped": dict(dropped),
+        "samples": options.samples,
+        "margin": options.margin,
+        "weights": options.weights.model_dump(),
+        "notes": list(notes),
+    }
+    files.write_json(options.out / SUMMARY, summary)
+    return summary

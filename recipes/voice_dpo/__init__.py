@@ -1,0 +1,1 @@
+"""Preference optimization of Qwen3-TTS voices: DPO, IPO, ORPO, SimPO on pairs of spoken clips."""

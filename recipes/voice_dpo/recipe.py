@@ -1,0 +1,150 @@
+"""The voice_dpo recipe: preference optimization of a Qwen3-TTS voice, on pairs of clips of the same text that it spoke itself.
+
+    overtone train --recipe voice_dpo --model.source exports/me --data.train data/me_pairs/train.jsonl
+
+The log-probability of a clip is that of generation: Σ log p over its codebook 0 and its end, by the talker, and over codebooks 1 to 15, by
+the code predictor within each frame. The base, with which DPO and IPO compare, is the model without its adapters, or a frozen, sharded
+copy of it (`Recipe.reference`). An export is one of voice_clone: named voices (`custom_voice`), or a base to train on (`base`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from overtone.finetune.config import Config, Data, Lora
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.modeling.lora_adapters import is_targeted
+from overtone.finetune.recipe import REFERENCE, Batch, Loaded, PredictionCache, Recipe, Reference, Row, Sketch
+from overtone.finetune.storage.construction_limits import limit_construction
+from overtone.recipes.preferences.batch_targets import KL, count_predictions
+from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms
+from overtone.recipes.preferences.reference_choice import describe_reference, is_reference_cached, needs_reference
+from overtone.recipes.qwen3_tts.exporting.export_plan import FORMATS, plan_export
+from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE
+from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SCORES, block_classes, build_on_meta
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
+from overtone.recipes.qwen3_tts.state import SpeakerRecord
+from overtone.recipes.speech.dataset_speakers import visit_speakers
+from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
+
+from .base_voices import BaseVoices, read_base_voices, read_speaker_vectors
+from .options import Options
+from .pair_rows import collate, make_dummy_pair, read_row
+from .state import VoicePreferenceState
+from .verbs import INFERENCE
+
+
+def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
+    """The talker on the meta device, with the base's speaker vectors as a buffer."""
+    base, options = resolve_source(config.model.source, config.model.revision), config.options
+    voices = read_base_voices(base)
+    trained = select_speakers(voices, count_clips(config.data))
+    state = VoicePreferenceState(
+        speakers=trained,
+        data=describe_training_data(config.data, trained),
+        base=describe_base(config.model),
+        objective=options.objective,
+        beta=options.strength,
+        margin=options.margin,
+        label_smoothing=options.label_smoothing,
+        length_normalized=options.length_normalized,
+    )
+    vectors = read_speaker_vectors(base, [speaker.row for speaker in trained])
+    loaded = make_loaded(options, config.model.lora, base, voices, vectors)
+    return replace(loaded.with_processor(make_processor(base, voices, trained)), state=state)
+
+
+def count_clips(data: Data) -> dict[str, tuple[int, float]]:
+    """Speaker → pairs in `data.train`, and seconds of both clips. Raises `UserError` with file and line for a row without a speaker."""
+    pairs, frames = Counter[str](), Counter[str]()
+
+    def add_row(_: Path, name: str, row: Row) -> None:
+        pairs[name] += 1
+        frames[name] += sum(len(codes) for side in ("chosen", "rejected") if isinstance(codes := row.get(f"{side}_codes"), list))
+
+    visit_speakers(data, "voice_dpo", None, add_row)
+    return {name: (pairs[name], round(frames[name] / FRAME_RATE, 2)) for name in pairs}
+
+
+def select_speakers(voices: BaseVoices, found: dict[str, tuple[int, float]]) -> list[SpeakerRecord]:
+    """The base's speakers that the pairs train, with the clips and seconds of the pairs. Raises `UserError` for one that it lacks."""
+    if missing := sorted(found.keys() - {speaker.name for speaker in voices.speakers}):
+        known = ", ".join(speaker.name for speaker in voices.speakers)
+        raise UserError(
+            f"speaker {missing[0]!r} of the pairs is not one of the base's voices, {known}; give the model that spoke the pairs"
+        )
+    chosen = (speaker for speaker in voices.speakers if speaker.name in found)
+    return [speaker.model_copy(update=dict(zip(("clips", "seconds"), found[speaker.name], strict=True))) for speaker in chosen]
+
+
+def make_loaded(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded:
+    """The model of `base` with speaker vectors [speakers, H]; without processor and state."""
+    with limit_construction(base):
+        model = build_on_meta(voices.config, vectors, 0.0, 1.0, has_adapter=partial(is_targeted, lora))
+    attach_objective(model, options)
+    return Loaded(
+        model=model,
+        processor=None,
+        blocks=block_classes(),
+        base=base,
+        buffers={"speaker_vectors": vectors},
+        remarks=(describe_reference(options, lora is not None),),
+    )
+
+
+def make_processor(base: Path, voices: BaseVoices, speakers: list[SpeakerRecord]) -> SpeechProcessor:
+    """The processor that turns rows into samples. `speakers`: in the order of the speaker vectors."""
+    indices = {speaker.name: index for index, speaker in enumerate(speakers)}
+    return SpeechProcessor(load_tokenizer(base), TokenIds.from_config(voices.config), indices)
+
+
+def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
+    """For `overtone plan`: all voices of the base, without their vectors, and clips that consist almost only of frames."""
+    base, options = resolve_source(config.model.source, config.model.revision), config.options
+    voices = read_base_voices(base)
+    ids = TokenIds.from_config(voices.config)
+    with limit_construction(base):
+        vectors = torch.zeros(len(voices.speakers), voices.hidden_size)
+
+    def make_batch(count: int, positions: int) -> Batch:
+        batch = collate([make_dummy_pair(positions, ids)] * count)
+        added = {REFERENCE: torch.zeros(batch.targets[KL])} if is_reference_cached(options) else {}
+        return replace(batch, tensors={**batch.tensors, **added})
+
+    loaded = make_loaded(options, config.model.lora, base, voices, vectors)
+    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices, voices.speakers))
+
+
+def score_codes(model: nn.Module, batch: Batch) -> Tensor:
+    """One forward → the log-probability of each code and end of speech [N] in nats, clip by clip."""
+    scores: Tensor = model(batch.tensors, result="scores")[SCORES]
+    return scores[batch.tensors["order"]]
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=lambda row, processor, _: read_row(row, processor),
+    length=lambda sample: len(sample["text"]),
+    collate=collate,
+    loss=partial(compute_terms, score_codes),
+    reference=Reference[Options](
+        predict=score_codes,
+        needed=needs_reference,
+        cache=PredictionCache[Options](needed=is_reference_cached, count=count_predictions),
+    ),
+    export=plan_export,
+    formats=FORMATS,
+    inference=INFERENCE,
+    State=VoicePreferenceState,
+    lora_targets=LORA_TARGETS,
+    base_folders=("speech_tokenizer",),
+    sketch=sketch,
+)

@@ -1,0 +1,83 @@
+"""Tests of `overtone pairs`: rows that voice_dpo reads, refusals before a model is loaded, and the verb of other recipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from overtone.finetune import __main__ as verbs
+from overtone.recipes.voice_dpo.base_voices import read_base_voices
+from overtone.recipes.voice_dpo.recipe import RECIPE, make_processor
+from tests.recipes.speech.preferences import pair_fixtures
+from tests.recipes.voice_clone.conftest import Ready
+
+
+@pytest.fixture(scope="module")
+def words(fresh: Ready, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return pair_fixtures.write_voice(fresh, tmp_path_factory.mktemp("a voice"))
+
+
+def test_pairs_are_rows_that_voice_dpo_reads(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    out = tmp_path / "my pairs"
+    assert verbs.main(["pairs", *words, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    voices = read_base_voices(Path(words[0]))
+    processor = make_processor(Path(words[0]), voices, voices.speakers)
+    rows = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+    for row in rows:
+        sample = RECIPE.read(row, processor, out)
+        assert int(sample["frame_mask"].sum()) == len(row["chosen_codes"]) + len(row["rejected_codes"])
+        assert row["chosen_measures"]["reward"] - row["rejected_measures"]["reward"] == pytest.approx(row["margin"])
+        assert all((out / row[f"{side}_audio"]).is_file() for side in ("chosen", "rejected"))
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["pairs"] == len(rows) >= 1 and f"{out}/train.jsonl: {len(rows)} pairs of 2 texts" in printed
+    assert summary["pairs"] + sum(summary["dropped"].values()) == 2 and summary["weights"]["similarity"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--samples", "1"], "--samples 1: must be at least 2"),
+        (["--margin", "0"], "--margin 0: must be more than 0"),
+        (["--margin", "nan"], "--margin nan: must be more than 0"),
+        (["--weights", "beauty=1"], "--weights beauty: Extra inputs are not permitted; the measures are intelligibility"),
+        (["--weights", "wer"], "--weights wer: give MEASURE=NUMBER"),
+        (["--weights", "intelligibility=0", "similarity=0"], "silence would be the best speech"),
+        (["--temperature", "0"], "--temperature 0 is out of range"),
+        (["--speaker", "carl"], "--speaker carl: "),
+        (["--texts", "missing.txt"], "--texts missing.txt: No such file"),
+        (["--data", "missing.jsonl"], "missing.jsonl"),
+        (["--max-seconds", "0"], "--max-seconds 0 is out of range"),
+    ],
+)
+def test_what_is_not_understood_is_refused(
+    words: list[str], more: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    assert verbs.main(["pairs", *words, "--out", str(tmp_path / "out"), *more]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_another_dataset_is_not_replaced(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    (tmp_path / "train.jsonl").write_text("precious\n")
+    assert verbs.main(["pairs", *words, "--out", str(tmp_path)]) == 2
+    assert "has a train.jsonl of something else" in capsys.readouterr().err and (tmp_path / "train.jsonl").read_text() == "precious\n"
+
+
+def test_a_recipe_without_pairs_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert verbs.main(["pairs", str(tmp_path), "--recipe", "csm"]) == 2
+    assert "no recipe learns from pairs of clips of csm" in capsys.readouterr().err
+
+
+def test_help_lists_measures_and_sampling(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verbs.main(["pairs", "--recipe", "voice_clone", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--margin" in printed and "similarity=0.5" in printed and "--subtalker-temperature" in printed

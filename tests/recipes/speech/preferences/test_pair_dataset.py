@@ -1,0 +1,99 @@
+"""Tests of `overtone.recipes.speech.preferences.pair_dataset`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overtone.finetune import __main__ as verbs
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.preferences import pair_dataset
+from overtone.recipes.speech.preferences.pair_dataset import read_records
+from tests.recipes.speech.preferences import pair_fixtures
+from tests.recipes.voice_clone.conftest import Ready
+
+
+@pytest.fixture(scope="module")
+def words(fresh: Ready, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return pair_fixtures.write_voice(fresh, tmp_path_factory.mktemp("a voice"))
+
+
+def make(words: list[str], out: Path, *more: str) -> list[dict[str, Any]]:
+    assert verbs.main(["pairs", *words, "--out", str(out), *more]) == 0
+    return [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_run_resumes_with_the_same_pairs(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    whole = make(words, tmp_path / "whole")
+    assert whole and len(heard) == 6 and len({record.seed for record in read_records(tmp_path / "whole").values()}) == 6
+    speak = FrameVoice.speak_each
+    calls = list[int]()
+
+    def speak_until_killed(voice: Any, spoken: Any) -> Any:
+        calls.append(len(spoken))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return speak(voice, spoken)
+
+    monkeypatch.setattr(FrameVoice, "speak_each", speak_until_killed)
+    assert verbs.main(["pairs", *words, "--out", str(tmp_path / "killed"), "--batch", "4"]) == 130
+    records = (tmp_path / "killed" / "clips.jsonl").read_text()
+    assert records.count("\n") == 4 and not (tmp_path / "killed" / "train.jsonl").exists()
+    (tmp_path / "killed" / "clips.jsonl").write_text(records + records[:100])  # torn
+    assert make(words, tmp_path / "killed", "--batch", "4") == whole
+    assert calls == [4, 2, 2]
+
+
+def test_other_weights_and_margins_need_no_new_clips(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    first = make(words, tmp_path / "out")
+    count = len(heard)
+    assert make(words, tmp_path / "out", "--margin", "50") == [] and len(heard) == count
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["dropped"] == {"the margin is too small": 2}
+    assert make(words, tmp_path / "out") == first and len(heard) == count
+    other = make(words, tmp_path / "out", "--seed", "1")
+    assert len(heard) == 2 * count and other != first, "another seed gives other clips"
+    assert make(words, tmp_path / "out") == first and len(heard) == 2 * count
+
+
+def test_a_missing_clip_is_spoken_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    rows = make(words, tmp_path / "out")
+    before = read_records(tmp_path / "out")
+    (tmp_path / "out" / rows[0]["chosen_audio"]).unlink()
+    make(words, tmp_path / "out")
+    after = read_records(tmp_path / "out")
+    assert len(heard) == 7 and {key: one.codes for key, one in after.items()} == {key: one.codes for key, one in before.items()}
+
+
+def test_a_model_that_decodes_greedily_needs_a_temperature(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    export = tmp_path / "export"
+    shutil.copytree(words[0], export)
+    settings = json.loads((export / "generation_config.json").read_text())
+    (export / "generation_config.json").write_text(json.dumps({**settings, "do_sample": False}))
+    rest = [word for word in words[1:] if word not in ("--temperature", "1.0")]
+    assert verbs.main(["pairs", str(export), *rest, "--out", str(tmp_path / "out")]) == 2
+    assert "give --temperature 0.9" in capsys.readouterr().err
+
+
+def test_a_line_of_several_passages_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    (tmp_path / "long.txt").write_text("It is never late! " * 60 + "\n")
+    assert verbs.main(["pairs", *words, "--texts", str(tmp_path / "long.txt"), "--out", str(tmp_path / "out")]) == 2
+    assert "long.txt:1: it would be spoken in" in capsys.readouterr().err
+
+
+def test_two_processes_do_not_share_a_folder(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    descriptor = pair_dataset.files.lock_folder(tmp_path / "out")
+    assert descriptor and verbs.main(["pairs", *words, "--out", str(tmp_path / "out")]) == 2
+    assert "is in use by a running process" in capsys.readouterr().err
