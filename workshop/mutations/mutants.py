@@ -461,7 +461,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/speech/frame_synthesizer.py",
-        "        batch.reserve(prompts, limit)\n",
+        "        batch.reserve(prompts, max(limits))\n",
         "",
         "tests/recipes/speech/test_frame_synthesizer.py::test_room_is_made_once_for_the_longest_prompt_of_a_batch",
         "a longer prompt doubles the cache of a file's texts, and both caches exist at once",

@@ -74,15 +74,15 @@ class SpeechModel(nn.Module):
         first_states, labels = align_first_codebook(hidden_for_first, tensors["labels"], tensors["target_rows"])
         if result == "states":
             return {BASE_STATES: first_states}
+        states = states_before_frames(hidden, tensors["frame_rows"])
         if result == "scores":
-            steps = run_code_predictor(talker.code_predictor, states_before_frames(hidden, tensors["frame_rows"]), embedded, codes)
+            steps = run_code_predictor(talker.code_predictor, states, embedded, codes)
             books = [
                 score_targets(head, *inputs)
                 for head, *inputs in zip(talker.code_predictor.lm_head, *(each.unbind(1) for each in steps), strict=True)
             ]
             return {SCORES: torch.cat([score_targets(talker.codec_head, first_states, labels), torch.stack(books, 1).flatten()])}
         main, main_hits, *distance = compute_head_loss(talker.codec_head, first_states, labels, tensors.get(BASE_STATES))
-        states = states_before_frames(hidden, tensors["frame_rows"])
         # Evaluation uses all frames.
         chosen, scale = choose_frames(len(codes), self.sub_frames if self.training else 1.0, codes.device)
         predicted = run_code_predictor(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])

@@ -199,7 +199,7 @@ def speak_missing(
     return records
 
 
-def require_sampling(voice: FrameVoice[Any, Any], sampling: SpeechSampling) -> None:
+def require_sampling(voice: FrameVoice[Any, Any, Any], sampling: SpeechSampling) -> None:
     """Raises `UserError` for a model that decodes greedily with these settings."""
     if not voice.samples_by_default and sampling.temperature is None:
         raise UserError(
@@ -208,7 +208,9 @@ def require_sampling(voice: FrameVoice[Any, Any], sampling: SpeechSampling) -> N
         )
 
 
-def speak_batch(voice: FrameVoice[Any, Any], plans: Sequence[ClipPlan], judge: SpeechJudge, out: Path, model: str) -> Iterator[ClipRecord]:
+def speak_batch(
+    voice: FrameVoice[Any, Any, Any], plans: Sequence[ClipPlan], judge: SpeechJudge, out: Path, model: str
+) -> Iterator[ClipRecord]:
     """Speak clips at once; each is written, judged as it was written, and recorded."""
     # A clip alone would have other kernels, and so perhaps other codes than in the batch of a run that was not interrupted.
     results = voice.speak_each([plan.spoken for plan in (plans if len(plans) > 1 else [*plans, *plans])])
