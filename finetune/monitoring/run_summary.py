@@ -6,6 +6,7 @@ The folder may come from anywhere: a file that cannot be read, or that holds som
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import time
@@ -60,6 +61,16 @@ class RunSummary:
     """Size of the folder."""
 
 
+@dataclass(frozen=True)
+class LoggedProgress:
+    """What the log of a run says about its progress."""
+
+    step: int = 0
+    total: int | None = None
+    evaluations: tuple[dict[str, Any], ...] = ()
+    """Events of evaluations, of measured samples, and of resumed launches."""
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run: it has a log or checkpoints."""
     return (folder / LOG).is_file() or (folder / CHECKPOINTS).is_dir()
@@ -67,33 +78,43 @@ def is_run(folder: Path) -> bool:
 
 def summarize_run(folder: Path) -> RunSummary:
     """The summary of a run's folder."""
-    step, total, evaluations = 0, None, list[dict[str, Any]]()
+    logged = LoggedProgress()
     with contextlib.suppress(OSError):  # no log
-        for event in iterate_events(folder / LOG, LONGEST_LINE):
-            if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
-                step, total = event["step"], event["total"] if is_step(event.get("total")) else None
-            if event["event"] in ("resumed", "evaluation", MEASURED):
-                evaluations.append(event)
-            step = max(step, event["step"])
+        found = (folder / LOG).stat()
+        logged = read_progress(folder / LOG, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
     state, reason = find_state(folder)
     newest = max((path.name for path in (folder / CHECKPOINTS).glob("step-*")), default="")
     saved = read_json(folder / CHECKPOINTS / newest / "state.json") if newest else {}
     recipe, best_by = (value if isinstance(value := saved.get(key), str) else "" for key in ("recipe", "best_by"))
     metric, _, direction = (best_by or "loss").partition(" ")
-    best, at = find_best_evaluation(evaluations, metric, direction == "max") or (None, None)
+    best, at = find_best_evaluation(logged.evaluations, metric, direction == "max") or (None, None)
     return RunSummary(
         folder=folder,
         recipe=recipe,
         state=state,
         reason=reason,
-        step=step,
-        total=total,
+        step=logged.step,
+        total=logged.total,
         best_metric=metric,
         best_highest=direction == "max",
         best_value=best,
         best_step=at,
         bytes=count_bytes(folder),
     )
+
+
+@functools.lru_cache(maxsize=1000)
+def read_progress(log: Path, _version: tuple[int, ...]) -> LoggedProgress:
+    """Return what the log of a run says. `_version`: device, inode, size and time of the file, so that a log that did not change is read
+    once: the page of a studio shows all runs of a folder. Raises `OSError`."""
+    step, total, evaluations = 0, None, list[dict[str, Any]]()
+    for event in iterate_events(log, LONGEST_LINE):
+        if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
+            step, total = event["step"], event["total"] if is_step(event.get("total")) else None
+        if event["event"] in ("resumed", "evaluation", MEASURED):
+            evaluations.append(event)
+        step = max(step, event["step"])
+    return LoggedProgress(step, total, tuple(evaluations))
 
 
 def find_state(folder: Path) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring import rank_status_records, run_summary
 from overtone.finetune.monitoring.rank_status_records import RankStatus
 from overtone.finetune.monitoring.run_summary import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
 
@@ -53,6 +53,27 @@ def test_a_log_gives_step_total_and_best_loss(tmp_path: Path) -> None:
     found = summarize_run(run)
     assert (found.recipe, found.step, found.total, found.best_value, found.best_step) == ("voice_clone", 3, 9, 3.0, 2)
     assert is_run(run) and not is_run(tmp_path)
+
+
+def test_a_log_is_read_again_only_if_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    was_read, iterate_events = list[Path](), run_summary.iterate_events
+    monkeypatch.setattr(run_summary, "iterate_events", lambda log, longest: was_read.append(log) or iterate_events(log, longest))
+    run, other = (write_log(tmp_path / name, step(1, loss=5.0)) for name in ("run", "other"))
+    log = run / "log.jsonl"
+    assert [summarize_run(one).step for one in (run, run, other, other)] == [1, 1, 1, 1] and was_read == [log, other / "log.jsonl"]
+    with log.open("a") as file:
+        file.write(json.dumps(step(2, loss=4.0)) + "\n")
+    assert summarize_run(run).step == 2
+    written = log.stat()
+    log.write_text(log.read_text().replace('"step": 2', '"step": 3'))
+    os.utime(log, ns=(written.st_atime_ns, written.st_mtime_ns + 1))
+    assert log.stat().st_size == written.st_size and summarize_run(run).step == 3
+    (tmp_path / "new").write_text(log.read_text().replace('"step": 3', '"step": 4'))
+    os.utime(tmp_path / "new", ns=(written.st_atime_ns, written.st_mtime_ns + 1))
+    (tmp_path / "new").replace(log)
+    assert summarize_run(run).step == 4, "another file of the same size and time"
+    log.unlink()
+    assert summarize_run(run).step == 0 and len(was_read) == 5
 
 
 @pytest.mark.parametrize(
