@@ -32,11 +32,15 @@ export function check(form = document) {
   return wrong?.reportValidity() ?? true;
 }
 
-/** The lines of a response as they come. */
+export const brokenOff = "The answer was broken off; the terminal of the server says why. Try again once it runs.";
+
+/** The lines of a response as they come. Throws an error with a sentence if the connection is lost. */
 export async function* readLines(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => { // browsers word it as "network error" or "Error in input stream"
+      throw error.name === "AbortError" ? error : new Error(brokenOff, { cause: error });
+    });
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();

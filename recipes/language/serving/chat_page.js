@@ -1,4 +1,4 @@
-import { check, find, readLines, request } from "./page.js";
+import { brokenOff, check, find, readLines, request } from "./page.js";
 
 // Each turn: { question, element, answers }, where answers has { model, text, body, end, element } by side: `body` is that of the request,
 // `end` the server's finish reason, "" for an answer that failed or was stopped. Each side sees its own answers only.
@@ -61,7 +61,7 @@ async function readAnswer(response, answer) {
     end = event.choices[0]?.finish_reason ?? end;
     answer.element.querySelector(".words").textContent = answer.text;
   }
-  if (!end) throw new Error("The answer was broken off; see the server's log.");
+  if (!end) throw new Error(brokenOff);
   return end;
 }
 

@@ -46,9 +46,8 @@ async function speak() {
   try {
     for await (const line of readLines(await request("/speak", body, speaking.signal))) show(JSON.parse(line));
   } catch (error) {
-    const stopped = error.name === "AbortError";
     for (const note of document.querySelectorAll(".result > .note")) note.remove();
-    report(stopped ? "Stopped." : error.message === "network error" ? "The speech was broken off; see the server's log." : error.message);
+    report(error.name === "AbortError" ? "Stopped." : error.message);
   }
   speaking = null;
   enable();

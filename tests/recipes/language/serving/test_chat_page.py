@@ -18,6 +18,9 @@ from tests.recipes.llm_sft import tiny_runs
 from tests.recipes.voice_clone.served import Served, server
 
 NASTY = "<img src=x onerror=alert(1)>"
+LOSE_CONNECTION = """() => {
+  window.fetch = async () => new Response(new ReadableStream({ start(lines) { lines.error(new TypeError("network error")); } }));
+}"""
 (QUESTION, ANSWER), (SECOND, SECOND_ANSWER) = tiny_runs.CHATS
 
 
@@ -107,3 +110,6 @@ def test_a_browser_chats_with_two_models_edits_and_copies(served: Served) -> Non
         browser.wait_until(view, "() => document.querySelectorAll('.answer[aria-busy=false]').length === 1")
         assert view.get_by_label("Seed").input_value() == "4"
         browser.check_look(view)
+        view.evaluate(LOSE_CONNECTION)
+        view.get_by_role("button", name="Regenerate").click()
+        view.get_by_text("The answer was broken off; the terminal of the server says why. Try again once it runs.").wait_for()
