@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -15,10 +16,11 @@ from overtone.finetune.addresses import hide_word
 from overtone.finetune.argument_parsing import check_choice
 from overtone.finetune.config import Config, list_command_line_keys
 from overtone.finetune.config_diff import flatten
-from overtone.finetune.config_sources import Arguments, parse_overrides
+from overtone.finetune.config_sources import Arguments, parse_overrides, read_config_file
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.recipe.discovery import find_recipe, load_options
+from overtone.finetune.storage import input_files
 from overtone.finetune.terminal import printable
 from overtone.studio.uploads.speaker_consent import require_consent
 
@@ -149,11 +151,21 @@ def _check_config(place: Path, verb: str, options: Sequence[tuple[str, str]]) ->
     _check_launch(place, launching)
 
 
+@functools.cache
+def list_launch_files() -> dict[str, str]:
+    """Return the names of the package's launch files for one machine, each with its description, the second line of the file."""
+    found = dict[str, str]()
+    for path in sorted(command_lines.configs_folder().glob("*.yaml")):
+        if read_config_file(path).values["num_machines"] == 1:
+            found[path.stem] = input_files.read_text(path).partition("\n# ")[2].partition("\n")[0]
+    return found
+
+
 def _check_launch(place: Path, options: Sequence[tuple[str, str]]) -> None:
     """Check what starts several processes: a launch file of the package alone, since one of a downloaded folder may name any program."""
     names = [value for key, value in options if key == launcher.FLAG]
     for name in names:
-        check_choice("--launch", name, [path.stem for path in command_lines.configs_folder().glob("*.yaml")])
+        check_choice("--launch", name, list_launch_files())
         if os.path.lexists(place / name):
             raise UserError(f"--launch {name} would read the file {name} in the studio's folder; rename that file")
     launcher.take_launch(Arguments(overrides=[*options]))

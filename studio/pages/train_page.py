@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
-from overtone.finetune.command_lines import configs_folder
 from overtone.finetune.config import make_config_class
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_key_descriptions import fields
@@ -23,9 +22,10 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.pages.request_validation import RequestError, Route
 from overtone.finetune.recipe.discovery import find_recipe, load_options, load_released_models
-from overtone.finetune.storage import demo_models, input_files
+from overtone.finetune.storage import demo_models
 from overtone.studio.folder_content import DatasetKind, DatasetSummary, find_content, find_inside, read_kind
 from overtone.studio.jobs import job_records
+from overtone.studio.jobs.job_commands import list_launch_files
 from overtone.studio.jobs.job_records import JobCommand
 from overtone.studio.page_interface import (
     Link,
@@ -210,16 +210,6 @@ def list_models(recipe: str) -> list[str]:
     folder = find_recipe("llm_sft" if recipe.startswith("llm_") else recipe)  # all of these train any chat model
     demo = [DEMO_BASES[recipe]] if recipe in DEMO_BASES and demo_models.find_data() is not None else []
     return [*demo, *(one.name for one in load_released_models(folder))]
-
-
-@functools.cache
-def list_launch_files() -> dict[str, str]:
-    """Return the names of the package's launch files for one machine, each with its description, the second line of the file."""
-    found = dict[str, str]()
-    for path in sorted(configs_folder().glob("*.yaml")):
-        if read_config_file(path).values["num_machines"] == 1:
-            found[path.stem] = input_files.read_text(path).partition("\n# ")[2].partition("\n")[0]
-    return found
 
 
 def list_local_models(place: Path) -> list[str]:

@@ -81,6 +81,7 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
         ("train", ["--recipe", "llm_sft", "--recipe", "evil"], "no such choice"),
         ("train", ["--launch", "./ddp"], "--launch ./ddp: no such choice"),
         ("train", ["--launch", "runs/evil.yaml"], "no such choice"),
+        ("train", ["--launch", "two_nodes"], "--launch two_nodes: no such choice"),
         ("train", ["--launch", "ddp"], "would read the file ddp in the studio's folder"),
         ("train", ["--num_processes", "2"], "--num_processes needs --launch FILE"),
         ("plan", ["--launch", "cpu", "--num_processes", "two"], "--num_processes two: expected a number"),
