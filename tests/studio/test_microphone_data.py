@@ -13,7 +13,7 @@ from overtone.finetune.storage import demo_models
 from tests import browser
 from tests.browser import CHROMIUM
 from tests.studio.serving import serve_studio
-from tests.studio.test_voice_data import wait_for_end
+from tests.studio.visitor import wait_for_state
 
 SPEECH = demo_models.data_folder() / "sample" / "rms"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")]
@@ -55,11 +55,17 @@ def test_takes_become_a_dataset(tmp_path: Path, spoken: tuple[Path, str]) -> Non
         browser.check_look(view)
         for again in (True, False):
             view.get_by_role("button", name="Record").click() if again else view.get_by_role("button", name="Take again").click()
+            browser.wait_until(view, "() => document.activeElement.id === 'stop'")  # in place of the button that is gone
             browser.wait_until(view, "() => document.getElementById('level').value > -40")
             view.wait_for_timeout(int(1000 * soundfile.info(sound).duration))
             view.get_by_role("button", name="Stop").click()
             view.get_by_role("button", name="Take again").wait_for()
         browser.check_look(view)
+        assert view.evaluate("document.activeElement.id") == "keep"
+        questions = list[str]()
+        view.once("dialog", lambda dialog: (questions.append(dialog.message), dialog.dismiss()))
+        view.get_by_role("button", name="Next").click()
+        assert questions == ["This take is not kept. Discard it?"] and view.locator("#sentence").text_content() == text
         assert view.locator("#judgement li").count() >= 1 and "Clipped" not in view.locator("#judgement").text_content()
         view.get_by_role("button", name="Keep").click()
         view.get_by_text("1 of 2 recorded.").wait_for()
@@ -76,6 +82,6 @@ def test_takes_become_a_dataset(tmp_path: Path, spoken: tuple[Path, str]) -> Non
         view.get_by_label("Rules of quality").select_option("keep-all")
         view.get_by_role("button", name="Make the dataset").click()
         view.wait_for_url("**/job/*")
-        wait_for_end(view)
+        wait_for_state(view, "done")
     rows = [json.loads(line) for line in (place / "data" / "me" / "train.jsonl").read_text().splitlines()]
     assert [row["text"] for row in rows] == [text]
