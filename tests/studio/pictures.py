@@ -1,6 +1,6 @@
 """The pictures of the studio in the docs.
 
-python -m tests.studio.pictures http://127.0.0.1:7859 --run runs/mine --export exports/mine docs/
+python -m tests.studio.pictures http://127.0.0.1:7859 --run runs/slt --export exports/slt docs/
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(allow_abbrev=False)
     options.add_argument("url")
     options.add_argument("folder", type=Path)
-    options.add_argument("--run", default="runs/mine")
-    options.add_argument("--export", default="exports/mine")
+    options.add_argument("--run", default="runs/slt")
+    options.add_argument("--export", default="exports/slt")
     given = options.parse_args()
     take(given.url, list_pages(given.run, given.export), given.folder)

@@ -36,7 +36,7 @@ def main() -> None:
         write(TARGET / page.relative_to(ROOT), convert(page, describe_notebook(notebook), {*pages}))
     for name, text in reference.list_pages():
         write(TARGET / "reference" / name, text)
-    (TARGET / "docs" / "serving.png").write_bytes((ROOT / "docs" / "serving.png").read_bytes())  # linked by an HTML element
+    (TARGET / "docs" / "studio_home.png").write_bytes((ROOT / "docs" / "studio_home.png").read_bytes())  # linked by an HTML element
 
 
 def convert(page: Path, text: str, pages: set[Path]) -> str:
