@@ -63,7 +63,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class LoggedProgress:
-    """What the log of a run says about its progress."""
+    """The progress of a run as its log has it."""
 
     step: int = 0
     total: int | None = None
