@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
         (["frobnicate"], "unknown verb 'frobnicate'; verbs are plan, train, "),
         (["merge", "runs/me"], "unknown verb 'merge'; this is export: "),
         (["eval"], "unknown verb 'eval'; this is eval-voice for a voice"),
-        (["push"], "unknown verb 'push'; this is export: `overtone export RUN --to FOLDER --push-to-hub NAME`"),
+        (["push"], "unknown verb 'push'; this is export: `overtone export EXPORTED_FOLDER --push-to-hub NAME`"),
         (["resume"], "unknown verb 'resume'; this is train: the command that started the run resumes it"),
         (["voice"], "unknown verb 'voice'; this is `overtone voice`"),
         (["check", "my data"], "my data: a dataset, not a run; datasets are read by: overtone check-dataset 'my data'"),
