@@ -24,6 +24,7 @@ from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
 from overtone.data_prep.transcription.word_errors import normalize
 from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 RETRY_PAUSES = (0.3, 1.0)
 """Seconds of silence before a clip that is transcribed again."""
@@ -125,6 +126,13 @@ def check_whisper(name: str, option: str = "--asr") -> None:
         whisper_engine.fetch_weights(name)
     except UserError as error:
         raise UserError(str(error).replace("--whisper", option)) from None
+
+
+def digest_whisper(name: str) -> str:
+    """SHA-256 of the weights of a Whisper model that `check_whisper` has accepted."""
+    if faster_whisper_engine.is_faster_whisper(name):
+        return files.digest(faster_whisper_engine.fetch_weights(name))
+    return whisper_engine.digest_weights(name)
 
 
 def load_whisper(name: str) -> Recognizer:

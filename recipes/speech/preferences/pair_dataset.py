@@ -22,26 +22,28 @@ from typing import Any
 from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
-from overtone.finetune.storage import files
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.json_schema import parse_model
 from overtone.finetune.storage.strict_json import loads_object
-from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.systems import System
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling, SpokenRequest, VoiceFolder
-from overtone.recipes.speech.model_fingerprint import compute_model_key
 from overtone.recipes.speech.passages import split_request
 from overtone.recipes.speech.selection import voice_selection
 from overtone.recipes.speech.spoken_text import prepare_request
+from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from .pair_selection import MARGIN, ClipRecord, choose_pair, store_measures
 from .reward_weights import RewardWeights
 from .speech_judge import SpeechJudge, load_judge
 
 CLIPS, RECORDS, ROWS, SUMMARY = "clips", "clips.jsonl", "train.jsonl", "summary.json"
+WORKSPACE = "export"
+"""Beginning of the names of temporary folders in the dataset's folder, in which a checkpoint is exported."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,18 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
     check_folder(options.out)
     lock = files.lock_folder(options.out)
     try:
-        for leftover in options.out.glob("export-*"):
-            files.discard(leftover)  # of a process that was killed
+        files.write_if_absent(options.out / RECORDS, b"")  # the sign that the folder is of this verb, also if it is killed soon
+        files.remove_unfinished(options.out, WORKSPACE)  # of a process that was killed
+        settings = describe_settings(recipe, system, rows, options, speaker_model)
         (similarity,) = scoring.load_encoders(encoder, speaker_model)
         judge = load_judge(rows, {item.language for item in items}, similarity, options.asr)
-        with systems.open_export(recipe, system, options.out) as folder:
-            plans = plan_clips(recipe.inspect(folder), items, options, describe_settings(system, options, speaker_model))
+        workspace = files.fresh_folder(options.out, WORKSPACE)
+        with systems.open_export(recipe, system, workspace) as folder:
+            plans = plan_clips(recipe.inspect(folder), items, options, settings)
             records = speak_missing(recipe.inspect(folder), plans, judge, options, system.name)
         return write_rows(items, plans, records, options, [*notes, intelligibility.name_judge(options.asr)])
     finally:
+        files.remove_unfinished(options.out, WORKSPACE)
         os.close(lock)
 
 
@@ -114,15 +119,21 @@ def check_folder(out: Path) -> None:
     """Raises `UserError` for a folder with other content, whose train.jsonl must not be replaced."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; give a folder")
-    if (out / ROWS).exists() and not (out / RECORDS).is_file():
-        raise UserError(f"--out {out} has a {ROWS} of something else; give a new folder")
+    if out.exists() and not (out / RECORDS).is_file():
+        own = {out / files.OWNER, *files.list_unfinished(out, RECORDS)}
+        if others := sorted({*out.iterdir()} - own):
+            raise UserError(f"--out {out} has {others[0].name}, and no {RECORDS} of this verb; give a new folder")
 
 
 def read_texts(options: PairOptions, rows: Sequence[Item], recipe: SpeechRecipe, system: System) -> list[Item]:
     """The texts to speak. Raises `UserError` with the line for one that the model cannot speak at once."""
 
+    trained = list_trained(system)
+
     def check(item: Item) -> None:
         systems.check_item(recipe, system, item)
+        if trained is not None and item.speaker not in trained:
+            raise UserError(f"speaker {item.speaker!r}: voice_dpo cannot train this voice; it can train {', '.join(trained)}")
         request, _ = prepare_request(system.request(item), "the line")
         if (passages := len(split_request(request, options.sampling.max_seconds))) > 1:
             raise UserError(f"it would be spoken in {passages} passages, and a pair has one; split the line, or raise --max-seconds")
@@ -133,15 +144,36 @@ def read_texts(options: PairOptions, rows: Sequence[Item], recipe: SpeechRecipe,
         raise UserError(str(error).replace("--text-file", "--texts")) from None
 
 
-def describe_settings(system: System, options: PairOptions, speaker_model: str | None) -> dict[str, JsonValue]:
-    """Return what determines all clips and their measures, besides text and sample."""
-    key = compute_model_key(system.folder) if system.step is None else files.digest(system.folder / "manifest.json")
+def list_trained(system: System) -> list[str] | None:
+    """The voices that voice_dpo can train: those that an export lists; None for a checkpoint, which speaks with no others. Raises
+    `UserError` for a model without any."""
+    if system.step is not None:
+        return None
+    speakers = read_voices(system.folder).get("speakers")
+    names = [one["name"] for one in speakers if isinstance(one, dict) and "name" in one] if isinstance(speakers, list) else []
+    if not names:
+        raise UserError(
+            f"{system.folder}: it has no trained voices ({VOICES}), and voice_dpo trains no others; give a voice of voice_clone"
+        )
+    return names
+
+
+def describe_settings(
+    recipe: SpeechRecipe, system: System, rows: Sequence[Item], options: PairOptions, speaker_model: str | None
+) -> dict[str, JsonValue]:
+    """Return what determines all clips and their measures, besides text and sample. Files count by content: a copy is the same model."""
+    if system.step is None:
+        model = json.dumps(loading.file_digests(system.folder, recipe.base_folders), sort_keys=True)
+    else:
+        model = files.digest(system.folder / "manifest.json")
+    clips = {path for row in rows for path in (row.recording, row.reference) if path is not None}
     return {
-        "model": key,
+        "model": model,
         "strength": system.strength,
         "sampling": asdict(options.sampling),
         "data": files.digest(options.data),  # the similarity is that to the clips of all rows
-        "asr": options.asr,
+        "recordings": [files.digest(path) for path in sorted(clips)],
+        "asr": intelligibility.digest_whisper(options.asr),
         "speaker_model": speaker_model,
         **intelligibility.describe_retry(options.asr),
     }
@@ -166,14 +198,15 @@ def plan_clips(exported: VoiceFolder, items: Sequence[Item], options: PairOption
 def read_records(out: Path) -> dict[str, ClipRecord]:
     """Key → the clips of earlier runs whose audio exists. A line that a killed process left incomplete is ignored: its clip is spoken
     again."""
-    path, found = out / RECORDS, dict[str, ClipRecord]()
-    for line in read_lines(path) if path.is_file() else ():
-        try:
-            record = parse_model(ClipRecord, loads_object(line))
-        except (UserError, ValueError):
-            continue
-        if files.resolve_under(out, record.audio).is_file():
-            found[record.key] = record
+    found = dict[str, ClipRecord]()
+    with input_files.open_file(out / RECORDS) as file:
+        for line in file:
+            try:
+                record = parse_model(ClipRecord, loads_object(line))
+                if files.resolve_under(out, record.audio).is_file():
+                    found[record.key] = record
+            except (UserError, ValueError):
+                continue
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_another_dataset_is_not_replaced(
     pair_fixtures.stand_in(monkeypatch)
     (tmp_path / "train.jsonl").write_text("precious\n")
     assert verbs.main(["pairs", *words, "--out", str(tmp_path)]) == 2
-    assert "has a train.jsonl of something else" in capsys.readouterr().err and (tmp_path / "train.jsonl").read_text() == "precious\n"
+    assert "has train.jsonl, and no clips.jsonl of this verb" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"] and (tmp_path / "train.jsonl").read_text() == "precious\n"
 
 
 def test_a_recipe_without_pairs_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -81,3 +83,19 @@ def test_help_lists_measures_and_sampling(capsys: pytest.CaptureFixture[str]) ->
     assert verbs.main(["pairs", "--recipe", "voice_clone", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "--margin" in printed and "similarity=0.5" in printed and "--subtalker-temperature" in printed
+
+
+def test_a_voice_that_cannot_be_trained_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    export = tmp_path / "export"
+    shutil.copytree(words[0], export)
+    content = json.loads((export / "voices.json").read_text())
+    content["speakers"] = [one for one in content["speakers"] if one["name"] != "anna"]
+    (export / "voices.json").write_text(json.dumps(content))
+    assert verbs.main(["pairs", str(export), *words[1:], "--out", str(tmp_path / "out")]) == 2
+    assert "lines.txt:1: speaker 'anna': voice_dpo cannot train this voice; it can train bert" in capsys.readouterr().err
+    (export / "voices.json").unlink()
+    assert verbs.main(["pairs", str(export), *words[1:], "--out", str(tmp_path / "out")]) == 2
+    assert "it has no trained voices (voices.json)" in capsys.readouterr().err and not (tmp_path / "out").exists()

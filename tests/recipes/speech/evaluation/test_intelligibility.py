@@ -12,6 +12,7 @@ from overtone.data_prep.audio.waveform import Audio
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from overtone.data_prep.transcription import demo_whisper
 from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 from overtone.recipes.speech.evaluation import intelligibility
 from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 
@@ -153,3 +154,14 @@ def test_words_are_aligned_as_the_word_error_rate_counts_them() -> None:
 def test_a_recognizer_is_named_without_its_folder_and_the_demo_s_with_its_origin() -> None:
     assert [intelligibility.describe_recognizer(name) for name in ("small", "/home/me/tiny.en.pt")] == ["small", "tiny.en.pt"]
     assert intelligibility.describe_recognizer("whisper-demo-en").endswith("that we trained on the voices of the demo")
+
+
+def test_a_digest_of_weights_is_that_of_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.pt").write_bytes(b"weights")
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    monkeypatch.setattr(intelligibility.faster_whisper_engine, "is_faster_whisper", lambda name: name.startswith("faster-whisper:"))
+    monkeypatch.setattr(intelligibility.faster_whisper_engine, "fetch_weights", lambda _: tmp_path / "model.bin")
+    first = intelligibility.digest_whisper(str(tmp_path / "mine.pt"))
+    assert first == intelligibility.digest_whisper(f"faster-whisper:{tmp_path}") == files.digest(tmp_path / "model.bin")
+    (tmp_path / "mine.pt").write_bytes(b"others")
+    assert intelligibility.digest_whisper(str(tmp_path / "mine.pt")) != first

@@ -28,6 +28,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return Transcription(["", *LINES.split("\n")[:2]][int(np.abs(samples).sum() * 1e4) % 3])
 
     monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)
+    monkeypatch.setattr(intelligibility, "digest_whisper", lambda _: "of the stand-in")
     monkeypatch.setattr(intelligibility, "load_whisper", lambda _: None)
     monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)

@@ -44,7 +44,7 @@ def test_a_killed_run_resumes_with_the_same_pairs(words: list[str], tmp_path: Pa
     assert verbs.main(["pairs", *words, "--out", str(tmp_path / "killed"), "--batch", "4"]) == 130
     records = (tmp_path / "killed" / "clips.jsonl").read_text()
     assert records.count("\n") == 4 and not (tmp_path / "killed" / "train.jsonl").exists()
-    (tmp_path / "killed" / "clips.jsonl").write_text(records + records[:100])  # torn
+    (tmp_path / "killed" / "clips.jsonl").write_bytes(records.encode() + b'{"text": "caf\xc3')  # torn within a character
     assert make(words, tmp_path / "killed", "--batch", "4") == whole
     assert calls == [4, 2, 2]
 
@@ -97,3 +97,41 @@ def test_two_processes_do_not_share_a_folder(words: list[str], tmp_path: Path, m
     descriptor = pair_dataset.files.lock_folder(tmp_path / "out")
     assert descriptor and verbs.main(["pairs", *words, "--out", str(tmp_path / "out")]) == 2
     assert "is in use by a running process" in capsys.readouterr().err
+
+
+def test_folders_of_the_user_stay(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    rows = make(words, tmp_path / "out")
+    (tmp_path / "out" / "export-2024").mkdir()
+    (tmp_path / "out" / "export-2024" / "thesis.txt").write_text("precious")
+    (tmp_path / "out" / ".export.tmp-0123").mkdir()  # of a killed process
+    assert make(words, tmp_path / "out") == rows
+    assert (tmp_path / "out" / "export-2024" / "thesis.txt").read_text() == "precious"
+    assert not [*(tmp_path / "out").glob(".export.tmp-*")]
+
+
+def test_a_copy_of_the_model_needs_no_new_clips(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    shutil.copytree(words[0], tmp_path / "copy", copy_function=shutil.copyfile)
+    own = [str(tmp_path / "copy"), *words[1:]]
+    rows = make(words, tmp_path / "copy" / "pairs")
+    assert len(heard) == 6 and make(own, tmp_path / "copy" / "pairs") == rows and len(heard) == 6
+    settings = json.loads((tmp_path / "copy" / "generation_config.json").read_text())
+    (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({**settings, "repetition_penalty": 1.5}))
+    make(own, tmp_path / "copy" / "pairs")
+    assert len(heard) == 12, "another model"
+
+
+def test_other_recordings_and_another_recognizer_judge_again(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    at = words.index("--data") + 1
+    shutil.copytree(Path(words[at]).parent, tmp_path / "data")
+    own = [*words[:at], str(tmp_path / "data" / Path(words[at]).name), *words[at + 1 :]]
+    make(own, tmp_path / "out")
+    monkeypatch.setattr(pair_dataset.intelligibility, "digest_whisper", lambda _: "of another file with the same name")
+    make(own, tmp_path / "out")
+    assert len(heard) == 12
+    clip = tmp_path / "data" / json.loads(Path(own[at]).read_text().split("\n")[0])["audio"]
+    clip.write_bytes(clip.read_bytes() + b"\0")
+    make(own, tmp_path / "out")
+    assert len(heard) == 18
