@@ -80,7 +80,7 @@ class GroupAnswering:
         ]
         generated = self._generator.generate(requests, self._options.max_new_tokens)
         answers = [self._read(prompts[number // size], one) for number, one in enumerate(generated)]
-        scored = self._scorer.score([answer.scored for answer in answers])
+        scored = self._scorer.score(step, [answer.scored for answer in answers])
         groups = (slice(start, start + size) for start in range(0, len(answers), size))
         return [self._make_rollout(prompt, answers[part], scored[part], step) for prompt, part in zip(prompts, groups, strict=True)]
 
@@ -111,7 +111,8 @@ class GroupAnswering:
         advantages = find_advantages(self._options.objective, [None if one.unknown else one.total for one in scored])
         flat, replaced = not has_variance([one.total for one in known]), len(prompt.replaces)
         # Length says nothing about right and wrong: in the paper, a group is replaced if all of its answers are right, or all are wrong.
-        can_be_replaced = not has_variance([one.total - one.shaping for one in known])
+        # A group without any known reward says nothing about its prompt, and that of another prompt would fail for the same reason.
+        can_be_replaced = bool(known) and not has_variance([one.total - one.shaping for one in known])
         samples = [
             self._make_sample(
                 prompt.sample["ids"].tolist(), answer.tokens, one, None if step is None else Lesson(advantage, flat, replaced)
@@ -147,13 +148,14 @@ class GroupAnswering:
             "supervised": torch.tensor([False] * len(prompt) + [True] * tokens),
         }
         if lesson is not None:
+            trained = not scored.unknown  # also not by the KL divergence, which needs no reward
             metrics["flat_groups"] = float(lesson.flat)
             if self._options.dynamic_sampling:
                 metrics["replaced_groups"] = float(lesson.replaced)
             sample |= {
                 "rollout": torch.tensor(answer.scores),
                 "advantage": torch.tensor(lesson.advantage),
-                "weight": torch.tensor(weigh_token(objective, tokens, self._options.max_new_tokens)),
-                "targets": torch.tensor(count_targets(objective, tokens)),
+                "weight": torch.tensor(weigh_token(objective, tokens, self._options.max_new_tokens) * trained),
+                "targets": torch.tensor(count_targets(objective, tokens) * trained),
             }
         return sample | {METRIC + name: torch.tensor(value) for name, value in metrics.items()}

@@ -13,6 +13,7 @@ from overtone.finetune.config import COMMAND_LINE_ONLY, FilePath, Section
 from overtone.recipes.language.options import ChatOptions
 
 ObjectiveName = Literal["grpo", "dr_grpo", "dapo"]
+FailureTreatment = Literal["leave_out", "zero", "stop"]
 CLIP_HIGH: dict[ObjectiveName, float] = {"grpo": 0.2, "dr_grpo": 0.2, "dapo": 0.28}
 """Values of the papers."""
 
@@ -101,9 +102,9 @@ class Rewards(Section):
     functions: FilePath | None = Field(default=None, json_schema_extra={COMMAND_LINE_ONLY: "names code"})
     """Python file whose public functions `name(answer, row)` return a number each; WEIGHTS in it is a dict of their weights. It is code, so
     only the command line can name it. The functions run in a process of their own."""
-    on_failure: Literal["leave_out", "zero", "stop"] = "leave_out"
+    on_failure: FailureTreatment = "leave_out"
     """Treatment of an answer with a reward that raises, returns no finite number, or takes too long. `leave_out`: its reward is unknown, so
-    it has no part in the mean of its group and is not trained, neither for nor against it. `zero`: the failed reward counts as 0, for
+    it has no part in the mean of its group and in the loss, neither for nor against it. `zero`: the failed reward counts as 0, for
     functions that fail because an answer is bad; it is trained against the answer if the others of its group have more. `stop`: the run
     ends. All of them are counted as `failed_rewards`."""
     seconds: float = Field(default=10.0, gt=0)

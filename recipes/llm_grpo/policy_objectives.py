@@ -5,7 +5,8 @@ minimize
 
     Σ_answers Σ_tokens weight · (−min(r·A, clip(r, 1 − ε_low, 1 + ε_high)·A) + β·KL) / count
 
-where `count` is the number of answers, or, for DAPO, of tokens, of the step on all ranks.
+where `count` is the number of answers, or, for DAPO, of tokens, of the step on all ranks. An answer that is left out since a reward of it
+failed is in neither sum, and not in `count`.
 """
 
 from __future__ import annotations

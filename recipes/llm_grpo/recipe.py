@@ -48,6 +48,7 @@ def load(config: Config[Options]) -> Loaded[PromptProcessor]:
         kl_weight=options.kl_weight,
         dynamic_sampling=options.dynamic_sampling,
         weights=list_weights(options.rewards),
+        on_failure=options.rewards.on_failure,
         rewards=digest_rewards(options.rewards),
     )
     loaded = load_chat_model(config, state)

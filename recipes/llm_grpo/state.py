@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overtone.recipes.language.state import ChatState
-from overtone.recipes.llm_grpo.options import ObjectiveName
+from overtone.recipes.llm_grpo.options import FailureTreatment, ObjectiveName
 
 
 class PolicyState(ChatState):
@@ -18,5 +18,6 @@ class PolicyState(ChatState):
     dynamic_sampling: int
     weights: dict[str, float]
     """Weight of each built-in reward."""
+    on_failure: FailureTreatment
     rewards: dict[str, str]
     """Digest of the settings and the file of each reward, and of the file with functions."""

@@ -208,6 +208,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/llm_grpo/group_answering.py",
+        "count_targets(objective, tokens) * trained",
+        "count_targets(objective, tokens)",
+        "tests/recipes/llm_grpo/test_group_answering.py::test_an_answer_left_out_weighs_nothing_and_a_group_of_them_is_not_replaced",
+        "answers whose rewards failed weaken the others of the step",
+    ),
+    Mutant(
+        "recipes/llm_grpo/rewards/reward_scoring.py",
+        "            self._step = step\n            self._late.clear()",
+        "            self._step = step",
+        "tests/recipes/llm_grpo/rewards/test_reward_scoring.py::"
+        "test_a_reward_that_always_fails_is_reported_and_one_that_is_late_does_not_hold_up_a_step",
+        "five late calls of a step fail those of all later steps",
+    ),
+    Mutant(
+        "recipes/llm_grpo/group_answering.py",
         "not has_variance([one.total - one.shaping for one in known])",
         "flat",
         "tests/recipes/llm_grpo/test_group_answering.py::test_a_group_without_contrast_can_be_replaced_and_a_replacement_gets_other_answers",

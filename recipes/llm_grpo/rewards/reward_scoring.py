@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from overtone.recipes.llm_grpo.rewards.reward_process_client import RewardProces
 
 JUDGED_AT_ONCE = 8
 MOST_LATE = 5
-"""Calls of a reward that may take too long in a step; further ones fail at once, so that a step does not take hours."""
+"""Calls of a reward that may take too long in a step of this rank; further ones fail at once, so that a step does not take hours."""
 BUILT_IN = ("exact_match", "numeric_answer", "regular_expression", "json_schema", "length", "overlong", "judge")
 SHAPING = "overlong"
 """The built-in reward that says nothing about whether an answer is right."""
@@ -69,6 +70,8 @@ class RewardScorer:
         """`longest`: `Options.max_new_tokens`. Raises `UserError` for rewards that cannot be used."""
         self._rewards, self._longest = rewards, longest
         self._threads: ThreadPoolExecutor | None = None
+        self._step: int | None = None
+        self._late: defaultdict[str, list[RewardError]] = defaultdict(list)
         self._judge = None if rewards.judge is None else JudgeClient(rewards.judge)
         self._schema, schemas = _read_schema(rewards), rewards.json_schema is not None
         self._process = RewardProcess(rewards.functions, rewards.seconds, rewards.memory_gib, self._schema, schemas)
@@ -80,8 +83,12 @@ class RewardScorer:
                 raise UserError(f"options.rewards.functions: {rewards.functions}: {twice[0]} is the name of a built-in reward; rename it")
             self.weights |= of_functions
 
-    def score(self, answers: Sequence[GeneratedText]) -> list[ScoredAnswer]:
-        """Return the rewards of each answer. Raises `UserError` for a failed one if `on_failure` is stop."""
+    def score(self, step: int | None, answers: Sequence[GeneratedText]) -> list[ScoredAnswer]:
+        """Return the rewards of each answer. Raises `UserError` for a failed one if `on_failure` is stop. `step`: None in an evaluation;
+        the calls that took too long are counted until another one begins."""
+        if step != self._step:
+            self._step = step
+            self._late.clear()
         scored = [ScoredAnswer() for _ in answers]
         for name, weight in self.weights.items():
             values = self._compute_all(name, answers)
@@ -114,7 +121,7 @@ class RewardScorer:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _compute_all(self, name: str, answers: Sequence[GeneratedText]) -> list[float | RewardError]:
-        late: list[RewardError] = []
+        late = self._late[name]
 
         def compute(answer: GeneratedText) -> float | RewardError:
             if len(late) >= MOST_LATE:

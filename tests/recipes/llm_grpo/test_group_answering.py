@@ -144,6 +144,26 @@ def test_a_failed_reward_leaves_its_answer_out_of_the_group(opened: Any) -> None
         assert not rollout.can_be_replaced and not rollout.record["flat"]
 
 
+@pytest.mark.parametrize(("objective", "tokens"), [("grpo", 1), ("dr_grpo", 1), ("dapo", 4)])
+def test_an_answer_left_out_weighs_nothing_and_a_group_of_them_is_not_replaced(opened: Any, objective: str, tokens: int) -> None:
+    """Otherwise each prompt would be answered and judged again while a judge is down."""
+    worker, prompts = opened(objective=objective, dynamic_sampling=2)
+    worker._generator.generate = lambda *_: [GeneratedTokens([5, 6, 7, 0], [0.0] * 4, True)] * 4
+    for failing, unknown in (({0, 2}, [True, False, True, False]), ({*range(4)}, [True] * 4)):
+        numbers = iter(range(4))
+
+        def compute(name: str, _: Any, numbers: Any = numbers, failing: set[int] = failing) -> float:
+            if name == "exact_match" and next(numbers) in failing:
+                raise RewardError("it broke")
+            return 0.0
+
+        worker._scorer._compute = compute
+        (rollout,) = worker.answer(prompts[:1], 1)
+        assert [float(sample["weight"]) == 0 for sample in rollout.samples] == unknown
+        assert [int(sample["targets"]) for sample in rollout.samples] == [0 if each else tokens for each in unknown]
+        assert rollout.can_be_replaced == (not all(unknown)), "without any known reward nothing is known of the prompt"
+
+
 def test_a_group_without_contrast_can_be_replaced_and_a_replacement_gets_other_answers(opened: Any) -> None:
     """Rewards for length are no contrast of right and wrong, as in the paper of DAPO."""
     rewards = Rewards.model_validate({"exact_match": {}, "overlong": {"tokens": 8}}, strict=False)

@@ -32,6 +32,8 @@ from overtone.recipes.language.rollout_generation import check_base
 from overtone.recipes.llm_grpo import group_answering
 from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.llm_grpo.recipe import RECIPE, show
+from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
+from overtone.recipes.llm_grpo.rewards.reward_scoring import RewardScorer
 from tests.finetune import tiny
 from tests.recipes.llm_sft import tiny_runs
 
@@ -245,6 +247,18 @@ def test_a_base_without_running_batches_is_refused_before_its_weights_are_read(
             find(config_of(folder, tmp_path))
 
 
+def test_a_step_whose_answers_are_all_left_out_has_no_gradient(
+    base: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> float:
+        raise RewardError("it broke")
+
+    monkeypatch.setattr(RewardScorer, "_compute", fail)
+    given = {"options.kl_weight": 0.1, "options.dynamic_sampling": 2, "options.rewards.length": "null", "train.micro_tokens": 130}
+    steps = run(config_of(base, tmp_path, **given), world)
+    assert [(step["loss"], step["grad_norm"], step["failed_rewards"], step["replaced_groups"]) for step in steps] == [(0, 0, 1, 0)] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_other_rewards_are_refused_at_a_resume_and_functions_are_on_the_card(base: Path, tmp_path: Path, world: World) -> None:
@@ -252,6 +266,9 @@ def test_other_rewards_are_refused_at_a_resume_and_functions_are_on_the_card(bas
     functions.write_text("def vowels(answer, row):\n    return float('a' in answer)\n")
     given = {"options.rewards.functions": functions, "train.steps": 1}
     run(config_of(base, tmp_path, **given), world)
+    with pytest.raises(UserError, match=r"recipe_state was \{'on_failure': 'leave_out'\}, now \{'on_failure': 'zero'\}"):
+        setup.build(config_of(base, tmp_path, **given, **{"options.rewards.on_failure": "zero"}), RECIPE, world)
+    tiny.let_go(tmp_path / "run")
     functions.write_text("def vowels(answer, row):\n    return float('e' in answer)\n")
     with pytest.raises(UserError, match=r"recipe_state was \{'rewards': \{'functions': '\w{16}'\}\}, now"):
         setup.build(config_of(base, tmp_path, **given), RECIPE, world)

@@ -14,6 +14,7 @@ STATE = {
     **{"chat_template": None, "objective": "grpo", "group": 8, "max_new_tokens": 16, "clip_low": 0.2, "clip_high": 0.2, "kl_weight": 0.0},
     "dynamic_sampling": 0,
     "weights": {"exact_match": 1.0},
+    "on_failure": "leave_out",
     "rewards": {"exact_match": "44136fa355b3678a"},
 }
 
