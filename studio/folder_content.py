@@ -21,9 +21,10 @@ from overtone.finetune.monitoring.run_summary import RunSummary, count_bytes, is
 Summary = TypeVar("Summary")
 PLACE = Path(".studio")
 """Folder of the studio's records, in the folder that it shows."""
-DatasetKind = Literal["voice", "chats", "images"]
-KINDS: dict[str, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images"}
-"""The value of `made_by` in summary.json → the kind of the dataset; a voice dataset has no such value."""
+DatasetKind = Literal["voice", "voice pairs", "chats", "images"]
+KINDS: dict[str, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images", "overtone pairs": "voice pairs"}
+"""The value of `made_by` in summary.json → the kind of the dataset; a voice dataset has no such value. That of pairs is a literal, since
+their module needs torch."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.terminal import printable
 from overtone.studio.folder_content import DatasetSummary
 from overtone.studio.jobs.job_commands import check_command, show_command
-from overtone.studio.jobs.job_queue import start_job
+from overtone.studio.jobs.job_queue import require_own, start_job
 from overtone.studio.jobs.job_records import ID, JobCommand, StudioJob, read_job
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -166,14 +166,21 @@ def accept_command(
 
     def change(request: Request) -> Response:
         id = request.query_params.get("from", "")
-        job = read_job(studio.place, id)
-        if job is None:
-            raise RequestError(404, f"there is no job {id}; its folder is gone", "unknown_job")
-        return show(job.command, id)
+        return show(find_own_job(studio.place, id).command, id)
 
     routes = Route("GET", path, query={"from": is_job}), accept_json(path, kind), accept_json(f"{path}/command", kind)
     endpoints = Endpoint(path, change), answer_form(path, kind, start), answer_form(f"{path}/command", kind, preview)
     return routes, endpoints
+
+
+def find_own_job(place: Path, id: str) -> StudioJob:
+    """Return the job whose settings a page changes. Raises `RequestError` if there is none, and `UserError` for a job of somebody else,
+    whose words the page would show as the user's own."""
+    job = read_job(place, id)
+    if job is None:
+        raise RequestError(404, f"there is no job {id}; its folder is gone", "unknown_job")
+    require_own(job)
+    return job
 
 
 def find_word(words: Sequence[str], flag: str) -> str:

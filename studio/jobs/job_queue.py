@@ -73,7 +73,7 @@ def _start_runner(place: Path, id: str, held: int) -> None:
 
 def repeat_job(place: Path, job: StudioJob) -> str:
     """Start the command of a job that has ended again, as a new job, which resumes what the verb can resume; returns its id."""
-    _require_own(job)
+    require_own(job)
     if job.is_active:
         raise UserError(f"job {job.id} has not ended; stop it first")
     return start_job(place, job.command.verb, job.command.words, job.command.page)
@@ -81,7 +81,7 @@ def repeat_job(place: Path, job: StudioJob) -> str:
 
 def stop_job(job: StudioJob, at_once: bool) -> None:
     """Request that a job ends: training saves first, unless `at_once`. Raises `UserError` if it has ended already."""
-    _require_own(job)
+    require_own(job)
     if not job.is_active:
         raise UserError(f"job {job.id} has ended already; reload the page")
     job_records.write_record(job.folder / job_records.STOP, job_records.StopRequest(at_once=at_once))
@@ -89,7 +89,8 @@ def stop_job(job: StudioJob, at_once: bool) -> None:
         signal_child(job.process.child, at_once)
 
 
-def _require_own(job: StudioJob) -> None:
+def require_own(job: StudioJob) -> None:
+    """Raise `UserError` for a job that somebody else has started, or another machine."""
     if not job.is_own:  # its record came with the folder: it may name any command, and any process of this machine
         raise UserError(f"job {job.id} was not started by you on this machine; read its command, and start it in a terminal")
 

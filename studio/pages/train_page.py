@@ -20,11 +20,10 @@ from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import read_json
-from overtone.finetune.pages.request_validation import RequestError, Route
+from overtone.finetune.pages.request_validation import Route
 from overtone.finetune.recipe.discovery import find_recipe, load_options, load_released_models
 from overtone.finetune.storage import demo_models
 from overtone.studio.folder_content import DatasetKind, DatasetSummary, find_content, find_inside, read_kind
-from overtone.studio.jobs import job_records
 from overtone.studio.jobs.job_commands import list_launch_files
 from overtone.studio.jobs.job_records import JobCommand
 from overtone.studio.page_interface import (
@@ -33,6 +32,7 @@ from overtone.studio.page_interface import (
     Studio,
     accept_command,
     find_free_name,
+    find_own_job,
     flatten_options,
     is_job,
     is_short,
@@ -44,6 +44,7 @@ from overtone.studio.page_interface import (
 
 RECIPES: dict[DatasetKind, tuple[str, ...]] = {
     "voice": ("voice_clone", "codec_lm", "csm", "whisper"),
+    "voice pairs": ("voice_dpo",),
     "chats": ("llm_sft", "llm_dpo", "llm_reward"),
     "images": ("image_classification",),
 }
@@ -116,9 +117,7 @@ def make_page(studio: Studio) -> Page:
 def prepare_form(studio: Studio, query: Mapping[str, str]) -> dict[str, object]:
     """Return the values of the form's template. `query`: `dataset` and `recipe`, or `from`, a job whose settings to use again."""
     datasets = [str(one.relative_to(studio.place)) for one in find_content(studio.place).datasets]
-    job = job_records.read_job(studio.place, query["from"]) if "from" in query else None
-    if job is None and "from" in query:
-        raise RequestError(404, f"there is no job {query['from']}; its folder is gone", "unknown_job")
+    job = find_own_job(studio.place, query["from"]) if "from" in query else None
     given = {key.removeprefix("--"): value for key, value in read_options(job.command.words if job is not None else ()).items()}
     chosen = query.get("dataset") or (str(Path(given.get("data.train", "")).parent) if job is not None else next(iter(datasets), ""))
     if chosen not in datasets:
@@ -161,8 +160,8 @@ def list_recipes(dataset: Path) -> Sequence[str]:
 def list_words(place: Path, form: TrainForm) -> list[str]:
     """Return the words of `overtone train` and `overtone plan`. Raises `UserError` for what is no dataset, name, recipe or key."""
     folder = find_inside(place, form.dataset)
-    if not any(form.recipe in recipes for recipes in RECIPES.values()):
-        raise UserError(f"recipe {form.recipe[:80]}: no such recipe; reload the page")
+    if form.recipe not in (recipes := list_recipes(folder)):
+        raise UserError(f"recipe {form.recipe[:80]} does not train on {form.dataset}; choose {' or '.join(recipes)}")
     known = {one.key for one in describe_settings(form.recipe)}
     if unknown := [key for key in form.__pydantic_extra__ if key not in known]:
         raise UserError(f"{unknown[0][:80]} is no setting of {form.recipe}; reload the page")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -99,7 +100,7 @@ def make_page(studio: Studio) -> Page:
         """Show a model; the form `changed` has the values of these words of its command."""
         model, given = find_inside(studio.place, name), read_options(words)
         summary = summarize_export(model)
-        out = Path(given.get("--out", "")).name.removesuffix(".wav")
+        out, port = Path(given.get("--out", "")).name.removesuffix(".wav"), given.get("--port", "")
         return studio.render(
             "use_page.html",
             "/use",
@@ -108,7 +109,7 @@ def make_page(studio: Studio) -> Page:
             speaks=can_speak(summary.recipe),
             chats=can_chat(summary.recipe),
             **{one: defaultdict(str, given if one == changed else {}) for one in FORMS},
-            port=given.get("--port") or find_free_port(),
+            port=port if is_port(port) else find_free_port(),
             texts=list_files(studio.place, (".txt", ".jsonl")),
             sounds=list_newest(studio.place / SPOKEN)[:MOST_SOUNDS],
             sound_name=find_free_name(studio.place / SPOKEN, out if changed == "speak" else "speech", ".wav"),
@@ -202,9 +203,14 @@ def list_evaluation_words(place: Path, form: EvaluateForm) -> list[str]:
 def list_server_words(place: Path, form: ServeForm) -> list[str]:
     """Return the words of `overtone serve`. Raises `UserError` for what is no model or port."""
     find_inside(place, form.model)
-    if not form.port.isdecimal() or not FIRST_PORT <= int(form.port) <= LAST_PORT:
+    if not is_port(form.port):
         raise UserError(f"port {form.port[:20]!r}: give a port from {FIRST_PORT} to {LAST_PORT}")
     return ["--model", form.model, *flatten_options([("port", form.port), ("base", form.base), ("blind", form.blind)])]
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is a port of the studio's servers; the page writes it into commands to copy."""
+    return re.fullmatch(r"[0-9]{4}", text) is not None and FIRST_PORT <= int(text) <= LAST_PORT
 
 
 def list_push_words(place: Path, form: PushForm) -> list[str]:

@@ -277,6 +277,7 @@ def write_rows(
             rows.append(found)
     files.write_jsonl(options.out / ROWS, rows)
     summary: dict[str, JsonValue] = {
+        "made_by": "overtone pairs",  # the studio knows the folder by this
         "pairs": len(rows),
         "texts": len(items),
         "dropped": dict(dropped),

@@ -46,7 +46,8 @@ def test_the_words_are_a_command_that_the_verb_understands(place: Path) -> None:
     [
         ({"dataset": "../.."}, "is no folder"),
         ({"name": "../a"}, "is no name"),
-        ({"recipe": "evil"}, "no such recipe"),
+        ({"recipe": "evil"}, "recipe evil does not train on data/my chats; choose llm_sft or llm_dpo or llm_reward"),
+        ({"recipe": "voice_clone"}, "recipe voice_clone does not train on data/my chats"),
         ({"train.lrr": "1"}, "is no setting"),
         ({"recipe": "llm_sft", "run.dir": "x"}, "is no setting"),
     ],
@@ -62,7 +63,7 @@ def test_every_key_has_a_description_and_a_default(recipe: str) -> None:
     assert len(settings) > 60 and all(one.text and one.default for one in settings), [one.key for one in settings if not one.text]
     shown = [one for one in settings if one.key == "train.optimizer"]
     assert "muon" in shown[0].choices and not {"run.dir", "data.train"} & {one.key for one in settings}
-    assert train_page.list_models(recipe)
+    assert bool(train_page.list_models(recipe)) == (recipe != "voice_dpo"), "which trains the export that spoke the clips"
 
 
 def test_the_page_shows_the_recipes_of_the_data(app: App) -> None:
@@ -132,6 +133,26 @@ def test_the_recipe_for_the_rows_comes_first(rows: object, first: str, objective
     write_dataset(place / "data" / "rows", made_by="overtone text", rows=rows)
     page = app.ask("GET", "/train", query=b"dataset=data/rows").body.decode()
     assert f"<option selected>{first}</option>" in page and ("<option selected>kto</option>" in page) == bool(objective)
+    body = json.dumps({**FORM, "recipe": first, "dataset": "data/rows"}).encode()
+    assert f"train --recipe {first}" in json.loads(app.ask("POST", "/train/command", body).body)["command"]
+    assert json.loads(app.ask("POST", "/train/plan/command", body).body)["command"].startswith(f"overtone plan --recipe {first}")
+
+
+def test_pairs_of_a_voice_train_preferences_alone(app: App, place: Path) -> None:
+    write_dataset(place / "data" / "rows", made_by="overtone pairs")
+    page = app.ask("GET", "/train", query=b"dataset=data/rows").body.decode()
+    assert "<option selected>voice_dpo</option>" in page and "<option>voice_clone</option>" not in page
+    body = {**FORM, "dataset": "data/rows"}
+    for recipe, has_command in (("voice_dpo", True), ("voice_clone", False)):
+        answer = json.loads(app.ask("POST", "/train/command", json.dumps({**body, "recipe": recipe}).encode()).body)
+        assert bool(answer["command"]) == has_command, answer
+
+
+def test_settings_of_a_foreign_job_are_not_shown(app: App, place: Path) -> None:
+    words = ["--recipe", "llm_sft", "--data.train", "data/my chats/train.jsonl", "--model.source", "evil.example"]
+    id = make_folder(place, command={"verb": "train", "words": words, "page": "/train"}, is_own=False).name
+    answer = app.ask("GET", "/train", query=f"from={id}".encode())
+    assert answer.status == 400 and b"was not started by you" in answer.body and b"evil.example" not in answer.body
 
 
 def test_the_form_alone_chooses_quantization(app: App, place: Path) -> None:

