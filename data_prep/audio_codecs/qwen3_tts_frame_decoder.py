@@ -7,7 +7,7 @@ GPU, `qwen3_tts_stream_decoder` decodes one stream after another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qwen_tts.core.tokenizer_12hz.modeling_qwen3_tts_tokenizer_v2 import Qwen3TTSTokenizerV2Decoder
 
 FRAMES_AT_ONCE = 64
-"""Frames per pass when the sound is not streamed; limits the memory to about 0.5 GB with the released codec."""
+"""Most frames in a pass, of all its streams; limits the memory to about 0.5 GB with the released codec."""
 Layer = Callable[[Tensor, FramePass], Tensor]
 """[frames, channels, N] → [frames, channels', N']."""
 
@@ -56,9 +56,17 @@ class Qwen3TTSFrameDecoder:
         """Start a stream."""
         return FrameStream(sum(self._sizes))
 
-    @torch.inference_mode()
     def feed(self, streams: Sequence[FrameStream], codes: Sequence[Tensor]) -> list[Tensor]:
-        """Decode the next frames [T, codebooks], T ≥ 1, of each stream to samples [T · 1920] float32."""
+        """Decode the next frames [T, codebooks], T ≥ 1, of each stream to samples [T · 1920] float32, in passes that limit the memory."""
+        waves = [list[Tensor]() for _ in streams]
+        for shares in divide_into_passes([len(one) for one in codes]):
+            pieces = [codes[share.stream][share.start : share.stop] for share in shares]
+            for share, wave in zip(shares, self._feed_once([streams[share.stream] for share in shares], pieces), strict=True):
+                waves[share.stream].append(wave)
+        return [torch.cat(one) for one in waves]
+
+    @torch.inference_mode()
+    def _feed_once(self, streams: Sequence[FrameStream], codes: Sequence[Tensor]) -> list[Tensor]:
         # Streams of equal length are decoded as one tensor.
         order = sorted(range(len(streams)), key=lambda number: len(codes[number]))
         lengths = [len(codes[number]) for number in order]
@@ -75,8 +83,7 @@ class Qwen3TTSFrameDecoder:
     def decode(self, codes: Tensor) -> Tensor:
         """Decode [B, T, codebooks], T ≥ 0, to [B, T · 1920] float32, in passes that limit the memory."""
         streams = [self.open() for _ in codes]
-        pieces = codes.split(max(1, FRAMES_AT_ONCE // len(codes)), 1) if codes.shape[1] else ()
-        return torch.cat([torch.zeros(len(codes), 0), *(torch.stack(self.feed(streams, [*piece])) for piece in pieces)], -1)
+        return torch.stack(self.feed(streams, [*codes])) if codes.shape[1] else torch.zeros(len(codes), 0)
 
     def _decode(self, codes: Tensor, positions: Tensor, frames: FramePass) -> Tensor:
         """Decode [frames, codebooks], with the position of each frame in its stream [frames], to [frames · 1920]."""
@@ -86,6 +93,29 @@ class Qwen3TTSFrameDecoder:
         for layer in self._layers:
             x = layer(x, frames)
         return x.flatten().clamp(-1, 1)
+
+
+class PassShare(NamedTuple):
+    """Frames [start, stop) of a stream, in one pass."""
+
+    stream: int
+    start: int
+    stop: int
+
+
+def divide_into_passes(lengths: Sequence[int]) -> list[list[PassShare]]:
+    """Divide streams of so many frames into passes of at most `FRAMES_AT_ONCE` frames; none has two shares of a stream."""
+    passes, free = list[list[PassShare]](), 0
+    for stream, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            if not free:
+                passes.append([])
+                free = FRAMES_AT_ONCE
+            stop = min(length, start + free)
+            passes[-1].append(PassShare(stream, start, stop))
+            free, start = free - (stop - start), stop
+    return passes
 
 
 class _Codebooks:
@@ -100,6 +130,8 @@ class _Codebooks:
 
     def embed(self, codes: Tensor) -> Tensor:
         """[frames, codebooks] → [frames, width]. Raises `IndexError` for a code that its codebook does not have."""
+        if codes.min() < 0:  # it would count from the end of the codebook
+            raise IndexError(f"code {int(codes.min())} is in no codebook")
         return self._product.multiply_rows(self._tables[self._numbers, codes].sum(1))
 
 

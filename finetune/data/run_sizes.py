@@ -113,9 +113,9 @@ def describe_step_size(train: Train, order: Order, rows: int, positions: int, un
 
 
 def describe_larger_steps(train: Train, unit: str) -> str:
-    """Return a warning if the set step size is smaller than a micro-batch, so that steps are larger; empty otherwise."""
+    """Return a warning if the set step size is less than half a micro-batch, so that steps are larger; empty otherwise."""
     wanted = train.global_batch_tokens
-    if wanted == AUTO or require_number(wanted) >= train.micro_tokens:
+    if wanted == AUTO or require_number(wanted) >= train.micro_tokens // 2:
         return ""
     return (
         f"warning: a step is at least one micro-batch, of up to {train.micro_tokens:,} {unit}, although train.global_batch_tokens is "
@@ -130,7 +130,7 @@ def describe_few_updates(train: Train, order: Order, total: int, rows: int, posi
     epochs = -(-train.epochs * FEW_UPDATES // total)
     smallest = smallest_step(rows, positions)
     other = f"--train.lr (now {train.lr:g}) to a higher one"
-    if order.step_tokens > 1.5 * smallest:
+    if train.global_batch_tokens != AUTO and order.step_tokens > 1.5 * smallest:
         other = f"--train.global_batch_tokens (now {order.step_tokens:,}) to auto"
     return (
         f"warning: {format_count(total, 'update')} in all, and a model changes little in fewer than {FEW_UPDATES}: set --train.epochs (now "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
 from overtone.finetune.command_lines import overtone_command
@@ -32,10 +33,15 @@ def check_repository(name: str) -> None:
 def push(folder: Path, name: str, private: bool) -> str:
     """Upload a folder to a repository, which is created if it does not exist; returns its URL.
 
-    Raises `UserError` with the command that retries the upload; the folder is not changed.
+    Raises `UserError` for a link or another irregular file in the folder, and with the command that retries the upload; the folder is not
+    changed.
     """
     from huggingface_hub import HfApi
 
+    for path in sorted(folder.rglob("*")):
+        if not (S_ISREG(mode := path.lstat().st_mode) or S_ISDIR(mode)):
+            what = "a link, and an upload would publish the file that it points to" if S_ISLNK(mode) else "no regular file"
+            raise UserError(f"--push-to-hub {name}: {path} is {what}; remove it, or replace it with a copy")
     api = HfApi()
     try:
         made = api.create_repo(name, private=private, exist_ok=True)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from overtone.data_prep.audio_codecs import qwen3_tts_frame_decoder
-from overtone.data_prep.audio_codecs.qwen3_tts_frame_decoder import Qwen3TTSFrameDecoder
+from overtone.data_prep.audio_codecs.qwen3_tts_frame_decoder import FRAMES_AT_ONCE, Qwen3TTSFrameDecoder, divide_into_passes
 from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
 from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 
@@ -38,7 +38,9 @@ def codes() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def alone(decoder: Qwen3TTSFrameDecoder, codes: torch.Tensor) -> list[torch.Tensor]:
     """The wave of each stream, decoded in one pass of its own."""
-    return [decoder.feed([decoder.open()], [one])[0] for one in codes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qwen3_tts_frame_decoder, "FRAMES_AT_ONCE", codes.shape[1])
+        return [decoder.feed([decoder.open()], [one])[0] for one in codes]
 
 
 def test_the_samples_are_those_of_the_stock_decoder(stock: Any, codes: torch.Tensor, alone: list[torch.Tensor]) -> None:
@@ -73,6 +75,12 @@ def test_whole_clips_have_the_same_bits(
     assert decoder.decode(codes[:2, :0]).shape == (2, 0)
 
 
+def test_no_pass_has_more_frames_than_fit_the_memory() -> None:
+    passes = divide_into_passes([20, 100, 5])
+    assert passes == [[(0, 0, 20), (1, 0, 44)], [(1, 44, 100), (2, 0, 5)]]
+    assert all(sum(share.stop - share.start for share in one) <= FRAMES_AT_ONCE for one in divide_into_passes([32] * 64))
+
+
 def test_streams_in_one_pass_need_fewer_operations_than_apart(stock: Any, decoder: Qwen3TTSFrameDecoder, codes: torch.Tensor) -> None:
     def count(one: Any, streams: int) -> int:
         opened = [one.open() for _ in range(streams)]
@@ -85,8 +93,9 @@ def test_streams_in_one_pass_need_fewer_operations_than_apart(stock: Any, decode
 
 def test_a_code_that_its_codebook_does_not_have_is_refused(decoder: Qwen3TTSFrameDecoder) -> None:
     for book in (0, 3):
-        with pytest.raises(IndexError):
-            decoder.feed([decoder.open()], [F.one_hot(torch.tensor([book]), 16) * 64])
+        for code in (64, -1):
+            with pytest.raises(IndexError):
+                decoder.feed([decoder.open()], [F.one_hot(torch.tensor([book]), 16) * code])
 
 
 def test_a_layer_that_the_codec_does_not_have_is_refused(stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def test_a_step_that_was_set_too_large_is_warned_of_with_the_key(base: Config) -
     assert found.total == 3 and found.order == Order.of(fixed.run.seed, fixed.data, fixed.train)
     (warning,) = [line for line in found.remarks if line.startswith("warning")]
     assert "3 updates" in warning and "--train.epochs (now 3) to 50, or --train.global_batch_tokens (now 65,536) to auto" in warning
+    resumed = settle(base, np.full(300, 150), replace(found.order, global_batch_tokens=60_000))
+    assert [line for line in resumed.remarks if "3 updates" in line and "to auto" not in line], "it is auto already"
     steps = base.model_copy(update={"train": base.train.model_copy(update={"steps": 3})})
     assert not any(line.startswith("warning") for line in settle(steps, np.full(300, 150)).remarks), "the number was set"
 
@@ -83,6 +86,8 @@ def test_a_step_that_was_set_smaller_than_a_micro_batch_is_warned_of(tmp_path: P
     as_warned = settle(config_of(tmp_path, train__global_batch_tokens=512, train__micro_tokens=256), lengths)
     assert as_warned.total > 4 * found.total
     assert not any(line.startswith("warning") for line in as_warned.remarks)
+    little_less = settle(config_of(tmp_path, train__global_batch_tokens=4000), lengths)
+    assert not any(line.startswith("warning") for line in little_less.remarks), "as the launch files advise"
 
 
 @settings(max_examples=200)

@@ -92,6 +92,19 @@ def test_an_export_is_uploaded_as_it_is(hub: Hub, folder: Path) -> None:
     assert "me/x" not in hub.repositories
 
 
+@pytest.mark.parametrize("place", ["notes.txt", "inner/notes.txt", "inner/more"])
+def test_what_a_link_in_an_export_points_to_is_not_published(hub: Hub, folder: Path, tmp_path: Path, place: str) -> None:
+    """An export from somebody else may have links to files of this machine."""
+    (folder / "overtone.json").write_text(json.dumps({"recipe": "llm_sft", "base": {"source": "models/tiny", "revision": None}}))
+    secret = tmp_path / "home"
+    secret.mkdir()
+    (secret / "key").write_text("private")
+    (folder / place).symlink_to(secret if place.endswith("more") else secret / "key")
+    done = run(hub, folder.parent, "-m", "finetune", "export", folder, "--push-to-hub", "me/linked")
+    assert done.returncode == 2 and f"{folder / place} is a link, and an upload would publish" in done.stderr, done.stderr
+    assert "me/linked" not in hub.repositories
+
+
 @pytest.mark.parametrize(("named", "is_published"), [("models/tiny", False), ("/home/me/tiny", False), ("owner/base", True)])
 def test_an_exported_adapter_names_a_base_that_others_can_load(hub: Hub, folder: Path, named: str, is_published: bool) -> None:
     (folder / "overtone.json").write_text(json.dumps({"recipe": "llm_sft", "base": {"source": "models/tiny", "revision": None}}))
