@@ -23,3 +23,8 @@ class SpeakerRecord(TrainedSpeaker):
 
 class VoiceCloneState(TrainedVoices[SpeakerRecord]):
     """The recipe state, and the content of voices.json in an export."""
+
+    @property
+    def further_training(self) -> str:
+        """A paragraph of the card about training after that on recordings; empty if there was none."""
+        return ""

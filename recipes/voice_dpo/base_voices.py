@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from overtone.data_prep.audio_codecs.partial_weights import read_partial_weights
@@ -15,9 +15,14 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import check_config
 from overtone.recipes.qwen3_tts.exporting.export_plan import CODEC_EMBEDDING
 from overtone.recipes.qwen3_tts.state import SpeakerRecord
-from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
+from overtone.recipes.speech.voices_json_schema import VOICES, TrainingData, read_voices
 
-SPEAKERS = TypeAdapter(list[SpeakerRecord])
+
+class BaseRecord(BaseModel):
+    """What is read of a base's voices.json; the export of each recipe has more keys."""
+
+    speakers: list[SpeakerRecord]
+    data: TrainingData
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class BaseVoices:
     config: dict[str, Any]
     """Content of config.json."""
     speakers: list[SpeakerRecord]
+    data: TrainingData
+    """The recordings that the voices were trained on."""
 
     @property
     def rows(self) -> list[int]:
@@ -43,17 +50,18 @@ def read_base_voices(base: Path) -> BaseVoices:
     """Read an export of voice_clone or voice_dpo in either format. Raises `UserError` for a model without trained voices: pairs are
     spoken by the voice that learns from them."""
     config = check_config(base, VOICE_MODEL)
-    try:
-        speakers = SPEAKERS.validate_python(read_voices(base).get("speakers", []))
-    except ValidationError as error:
-        raise UserError(
-            f"{base / VOICES}: its speakers are not those of Qwen3-TTS ({error.errors()[0]['msg']}); export the run again"
-        ) from None
-    if not speakers:
+    content = read_voices(base)
+    if not content.get("speakers"):
         raise UserError(
             f"model.source {base}: it has no trained voices ({VOICES}); give the export of a voice_clone run, which spoke the clips"
         )
-    return BaseVoices(config, speakers)
+    try:
+        record = BaseRecord.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UserError(f"{base / VOICES}: not that of a Qwen3-TTS voice ({name}: {first['msg']}); export the run again") from None
+    return BaseVoices(config, record.speakers, record.data)
 
 
 def read_speaker_vectors(base: Path, rows: list[int]) -> Tensor:

@@ -10,6 +10,7 @@ copy of it (`Recipe.reference`). An export is one of voice_clone: named voices (
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,23 +22,22 @@ from overtone.finetune.config import Config, Data, Lora
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import is_targeted
-from overtone.finetune.recipe import REFERENCE, Batch, Loaded, PredictionCache, Recipe, Reference, Row, Sketch
+from overtone.finetune.recipe import REFERENCE, Batch, Loaded, PredictionCache, Recipe, Reference, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.preferences.batch_targets import KL, count_predictions
 from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms
 from overtone.recipes.preferences.reference_choice import describe_reference, is_reference_cached, needs_reference
 from overtone.recipes.qwen3_tts.exporting.export_plan import FORMATS, plan_export
-from overtone.recipes.qwen3_tts.model.config_factory import FRAME_RATE
 from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SCORES, block_classes, build_on_meta
 from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
-from overtone.recipes.qwen3_tts.state import SpeakerRecord
 from overtone.recipes.speech.dataset_speakers import visit_speakers
-from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
+from overtone.recipes.speech.training_files import describe_training_files, list_training_files
+from overtone.recipes.speech.voices_json_content import describe_base
 
 from .base_voices import BaseVoices, read_base_voices, read_speaker_vectors
 from .options import Options
 from .pair_rows import collate, make_dummy_pair, read_row
-from .state import VoicePreferenceState
+from .state import PairData, VoicePreferenceState
 from .verbs import INFERENCE
 
 
@@ -45,10 +45,13 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     """The talker on the meta device, with the base's speaker vectors as a buffer."""
     base, options = resolve_source(config.model.source, config.model.revision), config.options
     voices = read_base_voices(base)
-    trained = select_speakers(voices, count_clips(config.data))
+    pairs = count_pairs(config.data)
+    require_voices(voices, pairs)
+    name, sha256 = describe_training_files(list_training_files(config.data))
     state = VoicePreferenceState(
-        speakers=trained,
-        data=describe_training_data(config.data, trained),
+        speakers=voices.speakers,
+        data=voices.data,
+        preferences=PairData(name=name, sha256=sha256, pairs=pairs),
         base=describe_base(config.model),
         objective=options.objective,
         beta=options.strength,
@@ -56,32 +59,24 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
         label_smoothing=options.label_smoothing,
         length_normalized=options.length_normalized,
     )
-    vectors = read_speaker_vectors(base, [speaker.row for speaker in trained])
-    loaded = make_loaded(options, config.model.lora, base, voices, vectors)
-    return replace(loaded.with_processor(make_processor(base, voices, trained)), state=state)
+    loaded = make_loaded(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows))
+    return replace(loaded.with_processor(make_processor(base, voices)), state=state)
 
 
-def count_clips(data: Data) -> dict[str, tuple[int, float]]:
-    """Speaker → pairs in `data.train`, and seconds of both clips. Raises `UserError` with file and line for a row without a speaker."""
-    pairs, frames = Counter[str](), Counter[str]()
-
-    def add_row(_: Path, name: str, row: Row) -> None:
-        pairs[name] += 1
-        frames[name] += sum(len(codes) for side in ("chosen", "rejected") if isinstance(codes := row.get(f"{side}_codes"), list))
-
-    visit_speakers(data, "voice_dpo", None, add_row)
-    return {name: (pairs[name], round(frames[name] / FRAME_RATE, 2)) for name in pairs}
+def count_pairs(data: Data) -> dict[str, int]:
+    """Speaker → pairs in `data.train`. Raises `UserError` with file and line for a row without a speaker."""
+    pairs = Counter[str]()
+    visit_speakers(data, "voice_dpo", None, lambda _, name, __: pairs.update([name]))
+    return dict(sorted(pairs.items()))
 
 
-def select_speakers(voices: BaseVoices, found: dict[str, tuple[int, float]]) -> list[SpeakerRecord]:
-    """The base's speakers that the pairs train, with the clips and seconds of the pairs. Raises `UserError` for one that it lacks."""
-    if missing := sorted(found.keys() - {speaker.name for speaker in voices.speakers}):
-        known = ", ".join(speaker.name for speaker in voices.speakers)
+def require_voices(voices: BaseVoices, found: Collection[str]) -> None:
+    """Raises `UserError` for a speaker of the pairs that the base lacks."""
+    known = [speaker.name for speaker in voices.speakers]
+    if missing := sorted({*found} - {*known}):
         raise UserError(
-            f"speaker {missing[0]!r} of the pairs is not one of the base's voices, {known}; give the model that spoke the pairs"
+            f"speaker {missing[0]!r} of the pairs is not one of the base's voices, {', '.join(known)}; give the model that spoke the pairs"
         )
-    chosen = (speaker for speaker in voices.speakers if speaker.name in found)
-    return [speaker.model_copy(update=dict(zip(("clips", "seconds"), found[speaker.name], strict=True))) for speaker in chosen]
 
 
 def make_loaded(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded:
@@ -99,9 +94,9 @@ def make_loaded(options: Options, lora: Lora | None, base: Path, voices: BaseVoi
     )
 
 
-def make_processor(base: Path, voices: BaseVoices, speakers: list[SpeakerRecord]) -> SpeechProcessor:
-    """The processor that turns rows into samples. `speakers`: in the order of the speaker vectors."""
-    indices = {speaker.name: index for index, speaker in enumerate(speakers)}
+def make_processor(base: Path, voices: BaseVoices) -> SpeechProcessor:
+    """The processor that turns rows into samples, with the speakers in the order of their vectors."""
+    indices = {speaker.name: index for index, speaker in enumerate(voices.speakers)}
     return SpeechProcessor(load_tokenizer(base), TokenIds.from_config(voices.config), indices)
 
 
@@ -119,7 +114,7 @@ def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
         return replace(batch, tensors={**batch.tensors, **added})
 
     loaded = make_loaded(options, config.model.lora, base, voices, vectors)
-    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices, voices.speakers))
+    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices))
 
 
 def score_codes(model: nn.Module, batch: Batch) -> Tensor:

@@ -39,4 +39,6 @@ def write_model_card(state: VoiceCloneState, kind: str, inherited: dict[str, Jso
     `read_base_metadata`)."""
     first = state.speakers[0]
     usage = USE[kind].format(model=THIS_MODEL, speaker=json.dumps(first.name, ensure_ascii=False), language=name_language(first))
+    if state.further_training:
+        usage = f"{state.further_training}\n\n{usage}"
     return render_voice_card(state, inherited, "qwen-tts", ["qwen3-tts", "voice-clone", "synthetic-speech"], usage)

@@ -31,7 +31,7 @@ def test_damaged_voices_are_refused(exported: Path, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "export" / "voices.json").read_text())
     content["speakers"][0]["row"] = -1
     (tmp_path / "export" / "voices.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="its speakers are not those of Qwen3-TTS"):
+    with pytest.raises(UserError, match=r"not that of a Qwen3-TTS voice \(speakers.0.row: .* export the run again"):
         read_base_voices(tmp_path / "export")
     with pytest.raises(UserError, match="its weights have no vectors"):
         read_speaker_vectors(exported, [10**6])

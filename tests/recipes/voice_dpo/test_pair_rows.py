@@ -22,7 +22,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def processor(exported: Path) -> SpeechProcessor:
     voices = read_base_voices(exported)
-    return make_processor(exported, voices, voices.speakers)
+    return make_processor(exported, voices)
 
 
 def test_a_pair_is_both_clips_end_to_end(processor: SpeechProcessor, pair_rows: Rows) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -155,10 +156,25 @@ def test_a_pair_of_another_speaker_is_refused(exported: Path, pair_rows: Rows, t
         RECIPE.load(configure(exported, tmp_path, pair_rows(("carl",))))
 
 
-def test_the_state_has_the_speakers_of_the_pairs(exported: Path, pair_rows: Rows, tmp_path: Path) -> None:
-    state = RECIPE.load(configure(exported, tmp_path, pair_rows(("bert",)))).state.as_json()
-    assert [(one["name"], one["clips"]) for one in state["speakers"]] == [("bert", 2)]
-    assert (state["objective"], state["beta"], state["base"]["name"]) == ("dpo", 0.1, "export")
+def test_voices_without_pairs_stay_and_the_recordings_are_those_of_the_base(exported: Path, pair_rows: Rows, tmp_path: Path) -> None:
+    before = json.loads((exported / "voices.json").read_text())
+    loaded = RECIPE.load(configure(exported, tmp_path, pair_rows(("bert",))))
+    plan = RECIPE.export(loaded.base, loaded.state, loaded.buffers, "custom_voice")
+    voices = json.loads(plan.files["voices.json"])
+    assert (voices["speakers"], voices["data"]) == (before["speakers"], before["data"]) and len(voices["speakers"]) == 2
+    assert (voices["objective"], voices["beta"], voices["base"]["name"]) == ("dpo", 0.1, "export")
+    assert voices["preferences"]["pairs"] == {"bert": 2} and len(loaded.buffers["speaker_vectors"]) == 2
+    card = " ".join(plan.files["README.md"].decode().split())
+    assert "pairs.jsonl`, 2 pairs of clips that the base spoke (bert 2)" in card and "Objective: dpo, β 0.1." in card
+
+
+def test_an_export_of_this_recipe_is_a_base(exported: Path, pair_rows: Rows, tmp_path: Path) -> None:
+    loaded = RECIPE.load(configure(exported, tmp_path, pair_rows(("bert",))))
+    shutil.copytree(exported, tmp_path / "preferred")
+    plan = RECIPE.export(loaded.base, loaded.state, loaded.buffers, "custom_voice")
+    (tmp_path / "preferred" / "voices.json").write_bytes(plan.files["voices.json"])
+    again = RECIPE.load(configure(tmp_path / "preferred", tmp_path, pair_rows(("anna",))))
+    assert again.state.as_json()["preferences"]["pairs"] == {"anna": 2}
 
 
 def test_a_named_voice_has_no_base_format(exported: Path, pair_rows: Rows, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_pairs_are_rows_that_voice_dpo_reads(
     assert verbs.main(["pairs", *words, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     voices = read_base_voices(Path(words[0]))
-    processor = make_processor(Path(words[0]), voices, voices.speakers)
+    processor = make_processor(Path(words[0]), voices)
     rows = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
     for row in rows:
         sample = RECIPE.read(row, processor, out)
