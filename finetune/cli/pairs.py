@@ -22,7 +22,9 @@ def main(argv: list[str]) -> int:
     given = parse_model_arguments("pairs", __doc__, named)
     if given is None:
         return 0
-    model = given.models[-1]
+    model, *others = given.models
+    if others:
+        raise UserError(f"{len(given.models)} models, {', '.join(given.models)}: pairs are clips of one model; give one")
     folder, name = find_evaluated(model, given.recipe, given.rest)
     pairs = load_inference(find_recipe(name)).pairs
     if pairs is None:

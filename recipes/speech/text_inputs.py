@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,9 @@ def parse_rows(path: Path, lines: Iterable[tuple[int, str]], defaults: SpeechReq
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
             raise UserError(f'{path}:{number}: expected an object with "text", and optionally "speaker" and "language"; found {line[:60]}')
         own = {key: row[key] for key in ROW_KEYS if row.get(key) is not None}
+        for key, value in own.items():
+            if not isinstance(value, str):
+                raise UserError(f"{path}:{number}: {key}: expected a text in quotes, found {json.dumps(value):.60}; correct or remove it")
         yield TextLine(f"{path}:{number}", number, replace(defaults, **own))
 
 

@@ -19,7 +19,7 @@ from overtone.recipes.speech.voices_json_schema import VOICES, TrainingData, rea
 
 
 class BaseRecord(BaseModel):
-    """What is read of a base's voices.json; the export of each recipe has more keys."""
+    """The keys of a base's voices.json that this recipe reads; the export of each recipe has more."""
 
     speakers: list[SpeakerRecord]
     data: TrainingData

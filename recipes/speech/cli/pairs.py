@@ -17,7 +17,7 @@ from overtone.recipes.speech.cli.generate import GenerateCommand, make_from_opti
 from overtone.recipes.speech.cli.select_voice import parse_weights
 from overtone.recipes.speech.preferences import pair_dataset
 from overtone.recipes.speech.preferences.pair_dataset import PairOptions
-from overtone.recipes.speech.preferences.pair_selection import MARGIN
+from overtone.recipes.speech.preferences.pair_selection import MARGIN, MAX_WER
 from overtone.recipes.speech.preferences.reward_weights import RewardWeights
 from overtone.recipes.speech.sampling_settings import check_numbers
 
@@ -41,6 +41,9 @@ def parse(command: GenerateCommand, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--samples", type=int, default=4, metavar="N", help="clips of each text (default %(default)s)")
     parser.add_argument("--margin", type=float, default=MARGIN, help="least difference of the rewards of a pair (default %(default)g)")
+    parser.add_argument(
+        "--max-wer", type=float, default=MAX_WER, help="largest WER of the better clip, which must also end well (default %(default)g)"
+    )
     weights = " ".join(f"{name}={value:g}" for name, value in RewardWeights().model_dump().items())
     parser.add_argument("--weights", nargs="+", default=[], metavar="MEASURE=W", help=f"of the measures in the reward (default: {weights})")
     parser.add_argument("--batch", type=int, default=8, help="clips per batch (default %(default)s)")
@@ -59,7 +62,7 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
     """Body of the verb: make the pairs, and print how many. Raises `UserError` for what cannot be spoken or judged."""
     args = parse(command, argv)
     try:
-        weights = RewardWeights(**parse_weights(args.weights))
+        weights = RewardWeights(**parse_weights(args.weights, RewardWeights.model_fields))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "all"
@@ -74,6 +77,7 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
         speaker_model=args.speaker_model,
         samples=args.samples,
         margin=args.margin,
+        max_wer=args.max_wer,
         weights=weights,
         batch=args.batch,
     )
@@ -83,5 +87,5 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
     reasons = "".join(f"; {count} without: {reason}" for reason, count in dropped.items())
     print_line(f"{args.out / pair_dataset.ROWS}: {summary['pairs']} pairs of {summary['texts']} texts{reasons}")
     if not summary["pairs"]:
-        print_line("no pair is clear: give more --samples, a higher --temperature, or a lower --margin")
+        print_line("no pair is clear: give more --samples, a higher --temperature, a lower --margin, or a higher --max-wer")
     return 0

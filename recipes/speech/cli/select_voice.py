@@ -6,7 +6,7 @@ overtone select runs/me --data data/me/val.jsonl --asr small
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from overtone.finetune.argument_parsing import parse_arguments
@@ -15,7 +15,7 @@ from overtone.finetune.exporting import selection_record
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.interface import SpeechRecipe
 from overtone.recipes.speech.selection import result_rendering, voice_selection
-from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS
+from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES
 from overtone.recipes.speech.selection.voice_selection import EXPECTED_WEIGHT, PAGE, PICTURE, STRENGTHS, SelectionOptions
 
 
@@ -59,7 +59,7 @@ def select(recipe: SpeechRecipe, run: Path, argv: list[str]) -> int:
         strengths=tuple(args.strengths),
         checkpoints=args.checkpoints,
         texts=args.texts,
-        weights=parse_weights(args.weights),
+        weights=parse_weights(args.weights, MEASURES),
         batch=args.batch,
         greedy=args.greedy,
         seed=args.seed,
@@ -72,13 +72,13 @@ def select(recipe: SpeechRecipe, run: Path, argv: list[str]) -> int:
     return 0
 
 
-def parse_weights(words: Sequence[str]) -> dict[str, float]:
-    """Parse words such as `wer=2`. Raises `UserError` for a word without a number."""
+def parse_weights(words: Sequence[str], measures: Collection[str]) -> dict[str, float]:
+    """Parse words such as `wer=2`. Raises `UserError` for a word without a number; it lists `measures`, which the caller checks."""
     weights = dict[str, float]()
     for word in words:
         name, _, text = word.partition("=")
         try:
             weights[name] = float(text)
         except ValueError:
-            raise UserError(f"--weights {word}: {EXPECTED_WEIGHT}") from None
+            raise UserError(f"--weights {word}: {EXPECTED_WEIGHT.format(', '.join(measures))}") from None
     return weights

@@ -31,13 +31,13 @@ from overtone.recipes.speech.evaluation import evaluation_items, intelligibility
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.systems import System
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
-from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling, SpokenRequest, VoiceFolder
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, SpokenRequest, VoiceFolder
 from overtone.recipes.speech.passages import split_request
 from overtone.recipes.speech.selection import voice_selection
 from overtone.recipes.speech.spoken_text import prepare_request
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
-from .pair_selection import MARGIN, ClipRecord, choose_pair, store_measures
+from .pair_selection import MARGIN, MAX_WER, ClipRecord, choose_pair, store_measures
 from .reward_weights import RewardWeights
 from .speech_judge import SpeechJudge, load_judge
 
@@ -60,6 +60,7 @@ class PairOptions:
     speaker_model: str | None = None
     samples: int = 4
     margin: float = MARGIN
+    max_wer: float = MAX_WER
     weights: RewardWeights = field(default_factory=RewardWeights)
     batch: int = 8
 
@@ -96,9 +97,14 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
         judge = load_judge(rows, {item.language for item in items}, similarity, options.asr)
         workspace = files.fresh_folder(options.out, WORKSPACE)
         with systems.open_export(recipe, system, workspace) as folder:
-            plans = plan_clips(recipe.inspect(folder), items, options, settings)
-            records = speak_missing(recipe.inspect(folder), plans, judge, options, system.name)
-        return write_rows(items, plans, records, options, [*notes, intelligibility.name_judge(options.asr)])
+            exported = recipe.inspect(folder)
+            different = drop_repeated(exported, items)
+            if repeated := len(items) - len(different):
+                notes.append(f"{repeated} of {len(items)} lines repeat an earlier one and were left out.")
+                print_line(notes[-1])
+            plans = plan_clips(exported, different, options, settings)
+            records = speak_missing(exported, plans, judge, options, system.name)
+        return write_rows(different, plans, records, options, [*notes, intelligibility.name_judge(options.asr)])
     finally:
         files.remove_unfinished(options.out, WORKSPACE)
         os.close(lock)
@@ -111,6 +117,8 @@ def check_numbers(options: PairOptions) -> None:
             raise UserError(f"--{name} {value}: must be at least {least}")
     if not 0 < options.margin < math.inf:
         raise UserError(f"--margin {options.margin:g}: must be more than 0 and finite, since equal clips teach nothing")
+    if not 0 <= options.max_wer < math.inf:
+        raise UserError(f"--max-wer {options.max_wer:g}: must be 0 or more, and finite; 0.2 is one wrong word of five")
     if options.sampling.greedy:
         raise UserError("--greedy: all clips of a text would be the same; remove it")
 
@@ -179,12 +187,25 @@ def describe_settings(
     }
 
 
+def complete_item(exported: VoiceFolder, item: Item) -> SpeechRequest:
+    """The request for an item as it is spoken."""
+    request, _ = prepare_request(System("", exported.folder, "named").request(item), "the line")
+    return exported.complete(request)
+
+
+def drop_repeated(exported: VoiceFolder, items: Sequence[Item]) -> list[Item]:
+    """The items without those whose request equals an earlier one: their clips, and so their pairs, would be the same."""
+    found = dict[SpeechRequest, Item]()
+    for item in items:
+        found.setdefault(complete_item(exported, item), item)
+    return [*found.values()]
+
+
 def plan_clips(exported: VoiceFolder, items: Sequence[Item], options: PairOptions, settings: Mapping[str, JsonValue]) -> list[ClipPlan]:
     """Each sample of each text, with a seed that `run.seed`, the text and the number of the sample determine."""
     plans = []
     for item in items:
-        request, _ = prepare_request(System("", exported.folder, "named").request(item), "the line")
-        request = exported.complete(request)
+        request = complete_item(exported, item)
         for sample in range(options.samples):
             parts = json.dumps([options.sampling.seed, request.text, request.speaker, sample]).encode()
             seed = int.from_bytes(hashlib.sha256(parts).digest()[:4]) // 2
@@ -270,7 +291,8 @@ def write_rows(
     """Pair the clips of each text; write the rows and the summary, which is returned."""
     rows, dropped = list[dict[str, JsonValue]](), Counter[str]()
     for item in items:
-        found = choose_pair([records[plan.key] for plan in plans if plan.item.key == item.key], options.weights, options.margin)
+        clips = [records[plan.key] for plan in plans if plan.item.key == item.key]
+        found = choose_pair(clips, options.weights, options.margin, options.max_wer)
         if isinstance(found, str):
             dropped[found] += 1
         else:
@@ -283,6 +305,7 @@ def write_rows(
         "dropped": dict(dropped),
         "samples": options.samples,
         "margin": options.margin,
+        "max_wer": options.max_wer,
         "weights": options.weights.model_dump(),
         "notes": list(notes),
     }

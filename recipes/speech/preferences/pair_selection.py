@@ -1,4 +1,4 @@
-"""Pairs of clips from the judged clips of a text: the best against the worst, if the margin between their rewards is clear."""
+"""Pairs of clips from the judged clips of a text: the best good clip against the worst, if the margin between their rewards is clear."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .speech_judge import SpeechMeasures, compute_reward
 
 MARGIN = 0.1
 """Least difference of the rewards of a pair by default."""
+MAX_WER = 0.2
+"""Largest WER of a chosen clip by default: one wrong word of five, since a recognizer mishears a word of a short text, too."""
 
 
 class ClipRecord(JsonPart):
@@ -72,19 +74,24 @@ def store_measures(measures: SpeechMeasures) -> dict[str, Any]:
     }
 
 
-def choose_pair(clips: Sequence[ClipRecord], weights: RewardWeights, margin: float) -> dict[str, JsonValue] | str:
-    """The row of a pair for voice_dpo, or the reason why these clips of one text give none. Of equal rewards, the earlier clip is taken."""
+def choose_pair(clips: Sequence[ClipRecord], weights: RewardWeights, margin: float, max_wer: float) -> dict[str, JsonValue] | str:
+    """The row of a pair for voice_dpo, or the reason why these clips of one text give none. The chosen clip ended well and has at most
+    `max_wer`: the best of bad clips is nothing to learn. Of equal rewards, the earlier clip is taken."""
     judged = [clip for clip in clips if clip.transcript is not None]
     if len(judged) < 2:
         return "the recognizer failed"
     if all(clip.codes == judged[0].codes for clip in judged):
         return "all clips are the same"
+    ended = [clip for clip in judged if clip.measures.has_good_ending]
+    if not ended:
+        return "no clip ends well"
+    good = [clip for clip in ended if clip.measures.wer <= max_wer]
+    if not good:
+        return f"no clip that ends well has a WER of at most {max_wer:g}"
     rewards = {clip.key: compute_reward(clip.measures, weights) for clip in judged}
-    best, worst = max(judged, key=lambda clip: rewards[clip.key]), min(judged, key=lambda clip: rewards[clip.key])
+    best, worst = max(good, key=lambda clip: rewards[clip.key]), min(judged, key=lambda clip: rewards[clip.key])
     if rewards[best.key] - rewards[worst.key] < margin:
         return "the margin is too small"
-    if not best.ended:
-        return "the best clip was cut off"
     row: dict[str, JsonValue] = {"text": best.text, "speaker": best.speaker, "language": best.language}
     for side, clip in (("chosen", best), ("rejected", worst)):
         row |= {f"{side}_codes": clip.codes, f"{side}_ended": clip.ended, f"{side}_audio": clip.audio}  # type: ignore[dict-item]  # lists

@@ -35,7 +35,7 @@ STRENGTHS = (0.4, 0.7, 1.0)
 PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"
 
 
-EXPECTED_WEIGHT = f"give MEASURE=NUMBER with one of {', '.join(MEASURES)} and a number from 0 on"
+EXPECTED_WEIGHT = "give MEASURE=NUMBER with one of {} and a number from 0 on"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def complete_weights(given: Mapping[str, float]) -> dict[str, float]:
     """The weights of all measures. Raises `UserError` for another measure or value, and if none counts."""
     for name, value in given.items():
         if name not in MEASURES or not 0 <= value < math.inf:
-            raise UserError(f"--weights {name}={value:g}: {EXPECTED_WEIGHT}")
+            raise UserError(f"--weights {name}={value:g}: {EXPECTED_WEIGHT.format(', '.join(MEASURES))}")
     weights = {**DEFAULT_WEIGHTS, **given}
     if not any(weights.values()):
         raise UserError("--weights: all are 0; at least one measure must count")

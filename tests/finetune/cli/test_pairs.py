@@ -23,3 +23,8 @@ def test_without_a_model_it_is_requested(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_folder_without_a_model_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert verbs.main(["pairs", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_two_models_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert verbs.main(["pairs", str(tmp_path), "--model", "other"]) == 2
+    assert f"2 models, {tmp_path}, other: pairs are clips of one model" in capsys.readouterr().err

@@ -40,6 +40,8 @@ def test_a_jsonl_row_overrides_the_defaults(tmp_path: Path) -> None:
         ("a.txt", b"\xff\xfe\x00", "a.txt: not UTF-8; give a UTF-8 text file"),
         ("a.jsonl", b'{"text": "One."}\n{"text"', "a.jsonl:2: not JSON"),
         ("a.jsonl", b'\n{"words": "One."}', 'a.jsonl:2: expected an object with "text"'),
+        ("a.jsonl", b'{"text": "One.", "speaker": 7}', "a.jsonl:1: speaker: expected a text in quotes, found 7"),
+        ("a.jsonl", b'{"text": "One.", "language": ["en"]}', "a.jsonl:1: language: expected a text in quotes"),
     ],
 )
 def test_a_file_without_texts_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -45,4 +45,4 @@ def write_voice(ready: Ready, folder: Path) -> list[str]:
     data = ready.config.data.train
     words = [str(export), "--texts", str(folder / "lines.txt"), "--data", str(data), "--asr", "stand-in", "--speaker", "anna"]
     words += ["--recipe", "voice_clone"]
-    return [*words, "--temperature", "1.0", "--top-k", "0", "--max-seconds", "2", "--samples", "3", "--margin", "0.01"]
+    return [*words, "--temperature", "1.0", "--top-k", "0", "--max-seconds", "2", "--samples", "3", "--margin", "0.01", "--max-wer", "9"]

@@ -55,7 +55,7 @@ def test_other_weights_and_margins_need_no_new_clips(words: list[str], tmp_path:
     count = len(heard)
     assert make(words, tmp_path / "out", "--margin", "50") == [] and len(heard) == count
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["dropped"] == {"the margin is too small": 2} and summary["made_by"] == "overtone pairs"
+    assert summary["dropped"] == {"the margin is too small": 1, "no clip ends well": 1} and summary["made_by"] == "overtone pairs"
     assert make(words, tmp_path / "out") == first and len(heard) == count
     other = make(words, tmp_path / "out", "--seed", "1")
     assert len(heard) == 2 * count and other != first, "another seed gives other clips"
@@ -135,3 +135,19 @@ def test_other_recordings_and_another_recognizer_judge_again(words: list[str], t
     clip.write_bytes(clip.read_bytes() + b"\0")
     make(own, tmp_path / "out")
     assert len(heard) == 18
+
+
+def test_equal_lines_give_one_pair(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    rows = make(words, tmp_path / "once")
+    texts = pair_fixtures.LINES.split("\n")[:2]
+    lines = [{"text": text, **more} for text in texts for more in ({}, {"speaker": "Anna"})]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own = list(words)
+    own[own.index("--texts") + 1] = str(tmp_path / "lines.jsonl")
+    capsys.readouterr()
+    again = make(own, tmp_path / "twice")
+    assert [row["chosen_codes"] for row in again] == [row["chosen_codes"] for row in rows] and len(heard) == 12
+    assert "2 of 4 lines repeat an earlier one and were left out" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "twice" / "summary.json").read_text())
+    assert summary["texts"] == 2 and any(note.startswith("2 of 4 lines repeat") for note in summary["notes"])
