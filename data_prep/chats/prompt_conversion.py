@@ -5,7 +5,8 @@ The prompt is everything before the answer that is to be made. `conversation_for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
 
 from pydantic import JsonValue
 
@@ -26,15 +27,17 @@ from overtone.finetune.errors import UserError
 
 PROMPT_ROWS = "prompts"
 """Value of `--rows`."""
-DEFAULT_REWARD_KEYS = ("answer",)
+ANSWER = "answer"
+DEFAULT_REWARD_KEYS = (ANSWER,)
 SCHEMA = "schema"
 """The reward key whose value is an object, which tables store as JSON in a text."""
 
 
-def convert_prompt(given: ChatRow, reward_keys: Sequence[str]) -> ConvertedRow:
-    """Return the row with `prompt` as messages, and with these keys as they are. Raises `UserError` for one without a prompt, or without a
-    value of one of the keys."""
-    keys: tuple[str, ...] = next(((key,) for key in PROMPTS if given.get(key) and key not in reward_keys), ())
+def convert_prompt(given: ChatRow, reward_keys: Sequence[str], named: Container[str] = ()) -> ConvertedRow:
+    """Return the row with `prompt` as messages, and with these keys as they are. `named`: keys that --columns names, which are read before
+    others. Raises `UserError` for one without a prompt, or without a value of one of the keys."""
+    holders = sorted((key for key in PROMPTS if given.get(key) and key not in reward_keys), key=lambda key: key not in named)
+    keys = (*holders[:1],)
     if not keys:
         raise ShapeError(
             f"none of {', '.join(PROMPTS)}, which hold a prompt, so name its column with --columns; its keys are {format_keys(given)}"
@@ -56,9 +59,18 @@ def convert_prompt(given: ChatRow, reward_keys: Sequence[str]) -> ConvertedRow:
     row = normalise_row({**shared, "messages": messages}, "messages")
     row = {"prompt": row.pop("messages"), **row}
     if row["prompt"][-1]["role"] == "assistant":
-        raise UserError("its prompt ends with an answer of the assistant; a prompt ends with what is to be answered")
+        other = next((f"; to read {key} instead, give --columns {key}={key}" for key in holders[1:] if keys[0] not in named), "")
+        raise UserError(
+            f"the last message of its {keys[0]} is an answer of the assistant; a prompt ends with what is to be answered{other}"
+        )
     found = {key: decode_json(given[key], key) if key == SCHEMA else given[key] for key in reward_keys}
     return ConvertedRow({**row, **found}, PROMPT_ROWS, EVERYWHERE.union(keys, reward_keys))
+
+
+def can_be_matched(answer: JsonValue) -> bool:
+    """Return whether a generated answer can be expected to equal this one: a number, or a line of text. A worked solution is neither."""
+    is_line = isinstance(answer, str) and not re.search(r"[\r\n]", answer.strip())
+    return is_line or (isinstance(answer, int | float) and not isinstance(answer, bool))
 
 
 def check_prompt(row: ChatRow) -> None:

@@ -58,6 +58,8 @@ class RowCounts:
     """Kind of message that readers left out of exported chats → count."""
     invisible: Counter[str] = field(default_factory=Counter)
     """Kind of invisible character → number of rows kept with it."""
+    unmatchable: int = 0
+    """Rows of prompts kept with an answer that no generated one equals."""
     misread: int = 0
     """Rows kept with a text that was decoded wrongly."""
     first_rejected: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -119,6 +121,8 @@ class ChatSummary:
     left_out_of_exported_chats: dict[str, int] | None
     rows_with_invisible_characters: dict[str, int] | None
     rows_decoded_wrongly: int | None
+    rows_with_answers_of_several_lines: int | None
+    """Or with one that is neither a text nor a number, in rows of prompts."""
     reasons: dict[str, int]
     first_rejected: dict[str, dict[str, str]]
 
@@ -152,6 +156,7 @@ def make_summary(
         left_out_of_exported_chats=dict(tally.left_out.most_common()) or None,
         rows_with_invisible_characters=dict(tally.invisible.most_common()) or None,
         rows_decoded_wrongly=tally.misread or None,
+        rows_with_answers_of_several_lines=tally.unmatchable or None,
         reasons=dict(tally.reasons.most_common()),
         first_rejected={reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
     )
@@ -184,6 +189,11 @@ def format_summary(summary: ChatSummary) -> str:
         found.append(f"  rows with invisible characters, which stay as they are: {format_counts(invisible)}")
     if misread := summary.rows_decoded_wrongly:
         found.append(f"  rows that look decoded wrongly (such as Ã© for é, or U+FFFD), which stay as they are: {misread}")
+    if unmatchable := summary.rows_with_answers_of_several_lines:
+        found.append(
+            f"  answers that are neither a number nor one line of text in {format_count(unmatchable, 'row')}: the reward exact_match would "
+            "be 0; write a function that compares the result"
+        )
     if summary.answers_with_weight_0:
         found.append(f"  {format_count(summary.answers_with_weight_0, 'answer')} with weight 0: read, but not learned")
     if least := summary.val_rows_at_least:

@@ -47,7 +47,15 @@ from overtone.data_prep.chats.chat_split import ValidationFilter
 from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from overtone.data_prep.chats.conversation_formats import SHAPES, ShapeError, detect_shape, list_unread_keys, normalise_row
 from overtone.data_prep.chats.preference_conversion import CONVERTERS, check_sides
-from overtone.data_prep.chats.prompt_conversion import DEFAULT_REWARD_KEYS, PROMPT_ROWS, SCHEMA, check_prompt, convert_prompt
+from overtone.data_prep.chats.prompt_conversion import (
+    ANSWER,
+    DEFAULT_REWARD_KEYS,
+    PROMPT_ROWS,
+    SCHEMA,
+    can_be_matched,
+    check_prompt,
+    convert_prompt,
+)
 from overtone.data_prep.chats.raw_texts import FEWEST_CHARACTERS, PIECE_CHARACTERS, RAW, RawTexts, check_text, convert_text
 from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, ChatSummary, RowCounts, UnreadKeys
 from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
@@ -195,7 +203,8 @@ def main(argv: list[str]) -> int:
     base = {RAW: "Qwen/Qwen3-1.7B-Base", PROMPT_ROWS: "Qwen/Qwen2.5-1.5B-Instruct"}.get(options.rows or "", "Qwen/Qwen3-1.7B")
     own = ["--options.objective", "kto"] if options.rows == "labels" else []
     if options.rows == PROMPT_ROWS:
-        keys, rewards = _list_reward_keys(options), {"answer": "exact_match", SCHEMA: "json_schema"}
+        exact = {} if summary.rows_with_answers_of_several_lines else {ANSWER: "exact_match"}
+        keys, rewards = _list_reward_keys(options), {**exact, SCHEMA: "json_schema"}
         reward = next((name for key, name in rewards.items() if key in keys), None)
         own = [f"--options.rewards.{reward}.weight", "1"] if reward else ["--options.rewards.functions", "rewards.py"]
     print_line(f"next: {overtone_command('train', '--recipe', recipe, *own, '--model.source', base, *data)}")
@@ -430,6 +439,7 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     tally.count_kept(kind, unread, tidied, joined, unlearned)
     texts = [turn["content"] for turn in turns if isinstance(turn.get("content"), str)] + [part for part in parts if isinstance(part, str)]
     tally.invisible.update({kind for text in texts for kind in count_hidden(text)})
+    tally.unmatchable += wanted.rows == PROMPT_ROWS and ANSWER in row and not can_be_matched(row[ANSWER])
     tally.misread += any("\ufffd" in text or find_utf8_reading(text) for text in texts)
     return row
 
@@ -457,7 +467,9 @@ def _parse_conversation(found: FoundRow, wanted: TextOptions) -> ParsedRow:
         kind = wanted.shape or detect_shape(given)
         row, read = normalise_row(given, kind), SHAPES[kind].keys | SHAPES[kind].also
     else:
-        row, kind, read = convert_prompt(given, wanted.reward_keys) if wanted.rows == PROMPT_ROWS else ROWS[wanted.rows](given)
+        row, kind, read = (
+            convert_prompt(given, wanted.reward_keys, wanted.columns.row) if wanted.rows == PROMPT_ROWS else ROWS[wanted.rows](given)
+        )
     joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
     checks = {None: conversation_checks.check_conversation, RAW: check_text, PROMPT_ROWS: check_prompt}

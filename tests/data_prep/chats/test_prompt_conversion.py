@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from overtone.data_prep.chats.prompt_conversion import check_prompt, convert_prompt
+from overtone.data_prep.chats.prompt_conversion import can_be_matched, check_prompt, convert_prompt
 from overtone.finetune.errors import UserError
 
 ASKED = {"role": "user", "content": "Why?"}
@@ -45,6 +45,19 @@ def test_a_prompt_that_looks_like_json_stays_text(text: str) -> None:
     assert convert_prompt({"prompt": text, "answer": "a"}, ["answer"]).row["prompt"] == [{"role": "user", "content": text}]
 
 
+def test_a_key_that_columns_names_is_read_before_others() -> None:
+    whole = {"messages": [ASKED, {"role": "assistant", "content": "So."}], "question": "Which?", "prompt": "Why?", "answer": "Because."}
+    found = convert_prompt(whole, ["answer"], {"prompt"})
+    assert found.row == NORMAL and whole.keys() - found.read == {"messages", "question"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("4 ", True), ("a\n", True), (4, True), (0.5, True), ("2 + 2\n#### 4", False), (True, False), (["a"], False)]
+)
+def test_a_number_or_one_line_can_be_matched(answer: Any, expected: bool) -> None:
+    assert can_be_matched(answer) == expected
+
+
 def test_system_messages_tools_and_earlier_turns_are_part_of_the_prompt() -> None:
     tools, turns = [{"type": "function", "function": {"name": "look"}}], [ASKED, {"role": "assistant", "content": "So."}, ASKED]
     found = convert_prompt({"messages": turns, "system": "Be brief.", "tools": json.dumps(tools), "answer": "a"}, ["answer"]).row
@@ -66,7 +79,11 @@ def test_system_messages_tools_and_earlier_turns_are_part_of_the_prompt() -> Non
         ({"prompt": "Why?", "answer": "a", "schema": "{"}, "schema is a text that is not JSON"),
         (
             {"prompt": [ASKED, {"role": "assistant", "content": "a"}], "answer": "a", "schema": {}},
-            "its prompt ends with an answer of the assis",
+            "^the last message of its prompt is an answer of the assistant; a prompt ends with what is to be answered$",
+        ),
+        (
+            {"messages": [ASKED, {"role": "assistant", "content": "a"}], "prompt": "Why?", "answer": "a", "schema": {}},
+            "^the last message of its messages is an .* is to be answered; to read prompt instead, give --columns prompt=prompt$",
         ),
         ({"prompt": "Why?", "answer": "a", "schema": {}, "image": "a.png"}, "it has image, which a text model cannot use"),
     ],

@@ -445,6 +445,27 @@ def test_prompts_keep_what_rewards_read(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(read(lines(tmp_path / "out" / "train.jsonl")[0], processor, tmp_path)["ids"]) > 0
 
 
+def test_worked_solutions_are_reported_and_not_compared_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"question": f"What is {number} + 1?", "answer": f"It is one more.\n#### {number + 1}"} for number in range(3)]
+    write(tmp_path / "in" / "a.jsonl", [*rows, {"question": "Why?", "answer": "4"}])
+    assert run(tmp_path / "in", "--rows", "prompts", "--out", tmp_path / "out", "--val-share", 0) == 0
+    printed = capsys.readouterr().out
+    assert "answers that are neither a number nor one line of text in 3 rows: the reward exact_match would be 0" in printed
+    assert "overtone train --recipe llm_grpo --options.rewards.functions rewards.py" in printed
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rows_with_answers_of_several_lines"] == 3
+
+
+def test_columns_chooses_between_a_prompt_and_a_whole_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    write(tmp_path / "in" / "a.jsonl", [{"messages": turns, "prompt": "Why?", "answer": "So."}])
+    given = (tmp_path / "in", "--rows", "prompts", "--out", tmp_path / "out", "--val-share", 0)
+    assert run(*given) == 2
+    assert "to read prompt instead, give --columns prompt=prompt" in capsys.readouterr().err
+    assert run(*given, "--columns", "prompt=prompt") == 0
+    assert lines(tmp_path / "out" / "train.jsonl")[0]["prompt"] == turns[:1]
+    assert "unused keys, dropped: messages (1 row)" in capsys.readouterr().out
+
+
 def test_reward_keys_are_read_from_tables_and_refused_without_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.csv").write_text('frage,schema\nWas?,"{""type"": ""integer""}"\n')
     given = (tmp_path / "a.csv", "--columns", "prompt=frage", "--reward-keys", "schema", "--val-share", 0)
