@@ -24,7 +24,7 @@ PLACE = Path(".studio")
 DatasetKind = Literal["voice", "voice pairs", "chats", "images"]
 KINDS: dict[str, DatasetKind] = {MADE_BY_TEXT: "chats", MADE_BY_IMAGES: "images", "overtone pairs": "voice pairs"}
 """The value of `made_by` in summary.json → the kind of the dataset; a voice dataset has no such value. That of pairs is a literal, since
-their module needs torch."""
+their module imports torch."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -73,6 +72,7 @@ FILE_PROMPTS = ("whisper", "image_classification")
 """Recipes whose prompts are files."""
 LONGEST_WORD = 20_000
 MOST_WORDS = 500
+MOST_PROCESSES = 1024
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*::?//", re.IGNORECASE)
 
 
@@ -163,12 +163,18 @@ def list_launch_files() -> dict[str, str]:
 
 def _check_launch(place: Path, options: Sequence[tuple[str, str]]) -> None:
     """Check what starts several processes: a launch file of the package alone, since one of a downloaded folder may name any program."""
-    names = [value for key, value in options if key == launcher.FLAG]
-    for name in names:
-        check_choice("--launch", name, list_launch_files())
-        if os.path.lexists(place / name):
-            raise UserError(f"--launch {name} would read the file {name} in the studio's folder; rename that file")
-    launcher.take_launch(Arguments(overrides=[*options]))
+    packaged = list[tuple[str, str]]()
+    for key, value in options:
+        if key == launcher.FLAG:
+            check_choice("--launch", value, list_launch_files())
+            if (place / value).is_file():
+                raise UserError(f"--launch {value} would read the file {value} in the studio's folder; rename that file")
+        # by its path: this process is in another folder than the job, which may have a file of that name
+        packaged.append((key, str(command_lines.configs_folder() / f"{value}.yaml") if key == launcher.FLAG else value))
+    launcher.take_launch(Arguments(overrides=packaged))
+    count = dict(options).get("num_processes", "1")
+    if int(count.lstrip("0")[:5]) > MOST_PROCESSES:  # five digits are enough to compare; `int` refuses thousands
+        raise UserError(f"--num_processes {count[:20]}: the studio starts up to {MOST_PROCESSES:,}; give fewer")
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -87,6 +87,8 @@ def test_the_flags_are_those_of_the_verb(verb: str, parser: argparse.ArgumentPar
         ("plan", ["--launch", "cpu", "--num_processes", "two"], "--num_processes two: expected a number"),
         ("train", ["--launch", "one_gpu", "--num_processes", "2"], "one_gpu.yaml describes one process"),
         ("train", ["--launch", "cpu", "--main_process_ip", "10.0.0.1"], "with --main_process_ip"),
+        ("train", ["--launch", "cpu", "--num_processes", "1025"], "--num_processes 1025: the studio starts up to 1,024"),
+        ("plan", ["--launch", "cpu", "--num_processes", "9" * 5000], "the studio starts up to 1,024"),
         ("generate", [*MODEL, "--launch", "cpu"], "with --launch"),
         ("train", ["--run.dir", "/tmp/run"], "/tmp/run leads out"),
         ("train", ["--run.dir=../run"], r"\.\./run leads out"),
@@ -134,6 +136,15 @@ def test_other_commands_are_refused(verb: str, words: list[str], reason: str, tm
     (tmp_path / "ddp").write_text("distributed_type: MULTI_GPU\n")
     with pytest.raises(UserError, match=reason):
         check_command(tmp_path, verb, words)
+
+
+def test_a_launch_file_is_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ddp").mkdir()  # which the job would not read
+    (tmp_path / "started in").mkdir()
+    (tmp_path / "started in" / "cpu").write_text("distributed_type: 'NO'\n")
+    monkeypatch.chdir(tmp_path / "started in")
+    for name in ("ddp", "cpu"):
+        check_command(tmp_path, "train", [*TRAIN, "--launch", name, "--num_processes", "1024"])
 
 
 @pytest.mark.parametrize("word", ["a\u202eb's", "\x1b[31m\\", "\x85\u00ad", "It's\n\t\u00e9"])
