@@ -6,9 +6,9 @@ The folder may come from anywhere: a file that cannot be read, or that holds som
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import platform
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,12 @@ class LoggedProgress:
     """Events of evaluations, of measured samples, and of resumed launches."""
 
 
+MOST_LOGS = 1000
+PROGRESS: dict[Path, tuple[tuple[int, ...], LoggedProgress]] = {}
+"""Log → its version and what it says, of the `MOST_LOGS` that were read last. A log that grows replaces its own entry."""
+PROGRESS_LOCK = threading.Lock()
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run: it has a log or checkpoints."""
     return (folder / LOG).is_file() or (folder / CHECKPOINTS).is_dir()
@@ -103,10 +109,12 @@ def summarize_run(folder: Path) -> RunSummary:
     )
 
 
-@functools.lru_cache(maxsize=1000)
-def read_progress(log: Path, _version: tuple[int, ...]) -> LoggedProgress:
-    """Return what the log of a run says. `_version`: device, inode, size and time of the file, so that a log that did not change is read
+def read_progress(log: Path, version: tuple[int, ...]) -> LoggedProgress:
+    """Return what the log of a run says. `version`: device, inode, size and time of the file, so that a log that did not change is read
     once: the page of a studio shows all runs of a folder. Raises `OSError`."""
+    known = PROGRESS.get(log)
+    if known is not None and known[0] == version:
+        return known[1]
     step, total, evaluations = 0, None, list[dict[str, Any]]()
     for event in iterate_events(log, LONGEST_LINE):
         if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
@@ -114,7 +122,13 @@ def read_progress(log: Path, _version: tuple[int, ...]) -> LoggedProgress:
         if event["event"] in ("resumed", "evaluation", MEASURED):
             evaluations.append(event)
         step = max(step, event["step"])
-    return LoggedProgress(step, total, tuple(evaluations))
+    progress = LoggedProgress(step, total, tuple(evaluations))
+    with PROGRESS_LOCK:
+        PROGRESS.pop(log, None)
+        if len(PROGRESS) >= MOST_LOGS:
+            del PROGRESS[next(iter(PROGRESS))]
+        PROGRESS[log] = version, progress
+    return progress
 
 
 def find_state(folder: Path) -> tuple[str, str]:

@@ -76,6 +76,19 @@ def test_a_log_is_read_again_only_if_it_has_changed(tmp_path: Path, monkeypatch:
     assert summarize_run(run).step == 0 and len(was_read) == 5
 
 
+def test_a_log_that_grows_takes_the_place_of_its_own_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_summary, "PROGRESS", {})
+    monkeypatch.setattr(run_summary, "MOST_LOGS", 2)
+    first, second, third = (write_log(tmp_path / name, step(1, loss=5.0)) for name in ("first", "second", "third"))
+    summarize_run(second)
+    for number in (2, 3, 4):
+        write_log(first, *(step(one, loss=1.0) for one in range(number)))
+        summarize_run(first)
+    assert [*run_summary.PROGRESS] == [second / "log.jsonl", first / "log.jsonl"]
+    summarize_run(third)
+    assert [*run_summary.PROGRESS] == [first / "log.jsonl", third / "log.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("best_by", "best"), [(None, ("loss", 1.0, 3)), ("words max", ("words", 0.9, 2)), ("pace min", ("pace", None, None))]
 )
