@@ -87,6 +87,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(make_parser(), argv)
     source, place = arguments.checkpoint, arguments.to
     if isinstance(source, Path):
+        check_run_exists(source)
         refuse_dataset(source, "export-dataset")
     options = ExportOptions(
         form=arguments.format,
@@ -106,7 +107,8 @@ def main(argv: list[str]) -> int:
         print_line(f"uploaded to {upload_export(source, place, options)}")
         return 0
     if place is None:
-        raise UserError(f"--to is missing; name the new folder of the export, as in --to {exported_folder(Path(source.name))}")
+        named = source.resolve() if isinstance(source, Path) else Path(source.name)  # `.` has no name
+        raise UserError(f"--to is missing; name the new folder of the export, as in --to {exported_folder(named)}")
     card = export_model(source, place, options)
     if not options.adapter_only and (command := find_next_command(card, place, options.recipe)):
         print_line(f"next: {command}")
