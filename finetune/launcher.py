@@ -48,6 +48,11 @@ class Launch:
         plain = self.settings.get("gpu_ids") in (None, "all") and not self.settings.get("use_cpu")
         return bool(self.flags) or not self.is_single or not plain
 
+    def read_number(self, key: str) -> int | None:
+        """Return a number of the flags, or else of the file, 1 by default; None for a word, such as `gpu`: one for each visible GPU."""
+        given = dict(zip(self.flags[::2], self.flags[1::2], strict=True)).get(f"--{key}", self.settings.get(key, 1))
+        return int(given) if str(given).isdecimal() else None
+
 
 def take_launch(arguments: Arguments) -> Launch | None:
     """Remove --launch and the flags of accelerate from the arguments; None without --launch. Raises `UserError`."""

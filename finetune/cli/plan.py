@@ -5,7 +5,7 @@ estimated parameters, steps, checkpoints and time, the GPU memory term by term, 
 the others, and problems that would stop the run later. The output is YAML that can be used as a --config file. The exit code is 0 if the
 run can start like this, 1 if there are problems to fix first, such as too little memory, and 2 for an error.
 
-    --gpus N --nodes N         GPUs per machine, and number of machines (default: 1 and 1)
+    --gpus N --nodes N         GPUs per machine, and number of machines (default: those of --launch, or 1 and 1)
     --gpu NAME                 type of GPU (default: h100-80gb)
     --write FILE               write a launch file for accelerate
     --settings                 print only the config, without the estimate
@@ -60,6 +60,8 @@ class PlanOptions:
     cluster: Cluster
     write: Path | None
     """Path of the launch file to write; None: none is written."""
+    note: str
+    """Reason why the number of GPUs is not that of --launch; empty if there is none."""
 
 
 @catch_user_errors
@@ -84,23 +86,36 @@ def main(argv: list[str]) -> int:
     given = read_arguments(arguments)
     config = resolve_config(given)  # does not check that the data exists: `startup_errors` reports that with the other problems
     print_content(format_config(config.model_dump(mode="json"), find_origins(given.sources)))
+    if requested.note:
+        print_line(f"# {requested.note}")
     announce_torch(f"the recipe {config.recipe}")
     return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
 
 def take_plan_options(arguments: Arguments) -> PlanOptions:
     """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
-    take_launch(arguments)  # so that the command line of a training can be planned as it is
+    launch = take_launch(arguments)  # so that the command line of a training can be planned as it is
     given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     for key in ("gpus", "nodes"):
         if not given.get(key, "1").isdecimal():
             raise UserError(f"--{key} {given[key]}: expected a number, as in --{key} 8")
-    wanted = make_cluster(given.get("gpu", "h100-80gb"), int(given.get("gpus", "1")), int(given.get("nodes", "1")))
+    gpus, nodes = int(given.get("gpus", "1")), int(given.get("nodes", "1"))
+    note = ""
+    if launch is not None and "gpus" not in given:
+        nodes = nodes if "nodes" in given else launch.read_number("num_machines") or 1
+        processes = launch.read_number("num_processes")
+        if processes is None:
+            note = f"--launch {launch.file.stem} starts one process for each GPU; this plan is for 1; give --gpus N for more"
+        elif nodes < 1 or processes % nodes:
+            raise UserError(f"--launch {launch.file}: {processes} processes on {nodes} machines; give a multiple of the machines")
+        else:
+            gpus = processes // nodes
+    wanted = make_cluster(given.get("gpu", "h100-80gb"), gpus, nodes)
     write = Path(given["write"]) if "write" in given else None
     if write is not None and write.exists():
         raise UserError(f"--write {write}: already exists; remove it or choose another name")
-    return PlanOptions(wanted, write)
+    return PlanOptions(wanted, write, note)
 
 
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> int:

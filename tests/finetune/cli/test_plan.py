@@ -18,6 +18,7 @@ from overtone.finetune.config_sources import parse_arguments
 from overtone.finetune.data.batching import micro_batches
 from overtone.finetune.data.cached_samples import index_path
 from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
 from overtone.finetune.hardware.gpu_specs import Cluster, Gpu
 from overtone.finetune.monitoring import run_records
 from overtone.finetune.planning import meta_device_estimate
@@ -63,6 +64,33 @@ def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
     assert plan.main(argv) == 2 and "already exists" in capsys.readouterr().err
     assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus", "nodes", "note"),
+    [
+        (["--launch", "cpu"], 2, 1, ""),
+        (["--launch", "fsdp2", "--num_processes", "3"], 3, 1, ""),
+        (["--launch", "two_nodes"], 8, 2, ""),
+        (["--launch", "two_nodes", "--nodes", "4"], 4, 4, ""),
+        (["--launch", "cpu", "--gpus", "5"], 5, 1, ""),
+        (["--launch", "ddp"], 1, 1, "--launch ddp starts one process for each GPU; this plan is for 1; give --gpus N for more"),
+    ],
+)
+def test_the_plan_is_for_the_processes_of_the_launch(more: list[str], gpus: int, nodes: int, note: str) -> None:
+    found = plan.take_plan_options(parse_arguments(more))
+    assert (found.cluster.gpus, found.cluster.nodes, found.note) == (gpus, nodes, note)
+
+
+def test_processes_that_machines_cannot_share_have_no_plan() -> None:
+    with pytest.raises(UserError, match="16 processes on 3 machines"):
+        plan.take_plan_options(parse_arguments(["--launch", "two_nodes", "--nodes", "3"]))
+
+
+def test_the_number_of_gpus_that_nobody_knows_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(argv_in(tmp_path, "--launch", "ddp")) == 0
+    out = capsys.readouterr().out
+    assert "# --launch ddp starts one process for each GPU; this plan is for 1" in out and yaml.safe_load(out)["train"]
 
 
 def test_the_exit_code_says_whether_the_run_can_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
