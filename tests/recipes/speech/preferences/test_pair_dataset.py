@@ -13,8 +13,9 @@ from overtone.finetune import __main__ as verbs
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.preferences import pair_dataset
 from overtone.recipes.speech.preferences.pair_dataset import read_records
+from tests.recipes.speech.cli.test_select_voice import make_data, train_run
 from tests.recipes.speech.preferences import pair_fixtures
-from tests.recipes.voice_clone.conftest import Ready
+from tests.recipes.voice_clone.conftest import Ready, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +152,20 @@ def test_equal_lines_give_one_pair(words: list[str], tmp_path: Path, monkeypatch
     assert "2 of 4 lines repeat an earlier one and were left out" in capsys.readouterr().out
     summary = json.loads((tmp_path / "twice" / "summary.json").read_text())
     assert summary["texts"] == 2 and any(note.startswith("2 of 4 lines repeat") for note in summary["notes"])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_exported_into_a_folder_of_the_verb(nano: Path, words: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    heard = pair_fixtures.stand_in(monkeypatch)
+    corpus = write_corpus(tmp_path / "data", make_data(tmp_path / "data"))
+    run = train_run(corpus, nano, 1)
+    own = [str(run), *words[1:]]
+    own[own.index("--data") + 1] = str(corpus.train)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".export.tmp-0123").mkdir()  # of a killed process, whose clips.jsonl is empty
+    (tmp_path / "out" / "clips.jsonl").touch()
+    (tmp_path / "out" / "export-1").mkdir()  # of the user
+    rows = make(own, tmp_path / "out")
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {".owner", "clips", "clips.jsonl", "export-1", "summary.json", "train.jsonl"}
+    assert make(own, tmp_path / "out") == rows and len(heard) == 6
