@@ -166,7 +166,7 @@ def test_a_failed_generation_is_logged_and_stops_nothing(waiting: tuple[Sampler,
     sampler._config = config.model_copy(update={"recipe": "nowhere"})
     commit(config, 20, recipe="nowhere")
     sampler.after_step(20)
-    assert within(60, lambda: (sampler.after_step(21), sampler._child is None)[1])
+    assert within(200, lambda: (sampler.after_step(21), sampler._child is None)[1])
     (failure,) = sampled(config, "sampling failed")
     assert failure["step"] == 20 and failure["problem"].startswith("error: --recipe nowhere: no recipe.py in")
     assert "warning: no answers of step 20: error: --recipe nowhere" in capsys.readouterr().out
@@ -320,11 +320,11 @@ def test_samples_that_fail_on_the_gpu_are_generated_again_on_the_cpu(
     commit(config, 20, recipe="nowhere")
     sampler.after_step(20)
     assert sampler._child is not None and sampler._child.share is not None
-    assert within(60, lambda: (sampler.advance(), sampler._child is None or sampler._child.share is None)[1])
+    assert within(200, lambda: (sampler.advance(), sampler._child is None or sampler._child.share is None)[1])
     (moved,) = sampled(config, "sampling moved")
     assert moved["step"] == 20 and "warning: samples of step 20 failed on GPU 6, the CPU takes over: " in capsys.readouterr().out
     assert sampler._child is not None and sampler._child.step == 20
-    assert within(60, lambda: (sampler.advance(), sampler._child is None)[1])
+    assert within(200, lambda: (sampler.advance(), sampler._child is None)[1])
     assert [event["step"] for event in sampled(config, "sampling failed")] == [20], "no recipe on the CPU either, and that is the end of it"
 
 
