@@ -26,11 +26,11 @@ from tests.finetune import tiny
 
 def config_in(folder: Path, *more: tuple[str, str]) -> Config:
     fast = (("checkpoint.every", "2"), ("checkpoint.keep", "2"), ("log.trackers", "[]"))
-    return tiny.config_in(folder, *fast, ("checkpoint.copy_to", elsewhere(folder)), *more)
+    return tiny.config_in(folder, *fast, ("checkpoint.copy_to", name_remote(folder)), *more)
 
 
-def elsewhere(folder: Path) -> RemoteAddress:
-    return RemoteAddress(f"file://{folder}/elsewhere/run")
+def name_remote(folder: Path) -> RemoteAddress:
+    return RemoteAddress(f"file://{folder}/remote/run")
 
 
 def trained(world: World, config: Config) -> str:
@@ -58,7 +58,7 @@ def weights(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of six steps with its copies elsewhere. Copy it before changing it."""
+    """A finished run of six steps with its remote copies. Copy it before changing it."""
     folder = tmp_path_factory.mktemp("copied")
     trained(join((), folder), config_in(folder))
     leave()
@@ -72,16 +72,16 @@ def copied(made: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_each_checkpoint_is_copied_and_the_lock_is_released(made: Path) -> None:
-    there = list_copies(elsewhere(made))
-    assert "step-00000006" in there and len(there) <= 2 and remote_lease.OBJECT not in remote.list_files(elsewhere(made))
-    assert all(remote.read(f"{elsewhere(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
+    there = list_copies(name_remote(made))
+    assert "step-00000006" in there and len(there) <= 2 and remote_lease.OBJECT not in remote.list_files(name_remote(made))
+    assert all(remote.read(f"{name_remote(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
     assert [event["step"] for event in events(made, "copied")][-1] == 6
     assert not [*(made / "run" / "cache").glob(".copy*")]
 
 
 def test_the_manifest_is_uploaded_after_all_other_files(copied: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then there is no checkpoint: a process that is killed on the way leaves none that looks whole."""
-    url, sent, put = elsewhere(copied), list[tuple[str, bool]](), LocalFileSystem.put_file
+    url, sent, put = name_remote(copied), list[tuple[str, bool]](), LocalFileSystem.put_file
 
     def noted(self: LocalFileSystem, source: str, target: str, **more: Any) -> None:
         sent.append((Path(source).name, any(MANIFEST in inside for inside in list_copies(url).values())))
@@ -98,7 +98,7 @@ def test_the_manifest_is_uploaded_after_all_other_files(copied: Path, world: Wor
 def test_a_run_without_its_folder_resumes_from_its_copies_to_the_same_weights(
     copied: Path, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, url = weights(copied), elsewhere(copied)
+    whole, url = weights(copied), name_remote(copied)
     remote.remove(url, MANIFEST)
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
     shutil.rmtree(copied / "run")
@@ -108,7 +108,7 @@ def test_a_run_without_its_folder_resumes_from_its_copies_to_the_same_weights(
 
 
 def test_a_run_with_a_local_checkpoint_downloads_none(copied: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    url = elsewhere(copied)
+    url = name_remote(copied)
     remote.remove(url, MANIFEST)
     assert trained(world, config_in(copied)) == "finished"
     assert "resuming from " + url not in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_a_run_with_a_local_checkpoint_downloads_none(copied: Path, world: World
 
 
 def test_damaged_and_unfinished_copies_are_skipped_with_their_reasons(copied: Path) -> None:
-    url, run = elsewhere(copied), copied / "run"
+    url, run = name_remote(copied), copied / "run"
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
     remote.write(f"{url}/step-00000006/state.json", b"{}")
@@ -133,24 +133,24 @@ def test_damaged_and_unfinished_copies_are_skipped_with_their_reasons(copied: Pa
 
 def test_a_copy_replaces_a_damaged_checkpoint_of_the_same_step(copied: Path) -> None:
     damaged = local(copied, 6)
-    remote.upload(damaged, f"{elsewhere(copied)}/step-00000006", MANIFEST)
+    remote.upload(damaged, f"{name_remote(copied)}/step-00000006", MANIFEST)
     (damaged / "state.json").write_text("{}")
-    path, _ = download_newest(elsewhere(copied), copied / "run")
+    path, _ = download_newest(name_remote(copied), copied / "run")
     assert path == damaged and checkpoint.find_problem(path) is None
 
 
 def test_copies_of_a_later_format_are_refused(copied: Path) -> None:
     sealed = checkpoint.seal({"format": checkpoint.FORMAT + 1, "step": 9, "files": {}})
-    remote.write(f"{elsewhere(copied)}/step-00000009/{MANIFEST}", sealed)
+    remote.write(f"{name_remote(copied)}/step-00000009/{MANIFEST}", sealed)
     with pytest.raises(UserError, match="use the version that wrote it, or a newer one"):
-        download_newest(elsewhere(copied), copied / "run")
+        download_newest(name_remote(copied), copied / "run")
 
 
 def test_a_name_that_leads_outside_is_refused(copied: Path) -> None:
-    inside = list_copies(elsewhere(copied))["step-00000006"]
+    inside = list_copies(name_remote(copied))["step-00000006"]
     with pytest.raises(UserError, match="leads outside of"):
         remote_copies._download_copy(
-            elsewhere(copied).child("step-00000006"), {**inside, "../../escaped": inside["state.json"]}, copied / "here"
+            name_remote(copied).child("step-00000006"), {**inside, "../../escaped": inside["state.json"]}, copied / "here"
         )
     assert not (copied / "escaped").exists()
 
@@ -159,7 +159,7 @@ def test_a_name_that_leads_outside_is_refused(copied: Path) -> None:
 
 
 def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_deleted(copied: Path) -> None:
-    url = elsewhere(copied)
+    url = name_remote(copied)
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
     for step, changes in ((2, {"validation_loss": 0.5, "evaluation": {"loss": 0.5}}), (3, {}), (5, {"data": OTHER})):
@@ -172,7 +172,7 @@ def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_delete
 
 
 def test_an_evaluation_of_a_later_launch_keeps_the_best_copy(copied: Path) -> None:
-    url = elsewhere(copied)
+    url = name_remote(copied)
     shutil.copytree(local(copied, 4), local(copied, 2))
     for step in (2, 4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
@@ -185,7 +185,7 @@ def test_an_evaluation_of_a_later_launch_keeps_the_best_copy(copied: Path) -> No
 
 
 def test_another_runs_checkpoint_is_not_replaced(copied: Path) -> None:
-    url, mine = elsewhere(copied), local(copied, 6)
+    url, mine = name_remote(copied), local(copied, 6)
     assert remote_copies.has_complete_copy(mine, url)
     remote.write(f"{url}/{mine.name}/{MANIFEST}", b"{}")
     assert not remote_copies.has_complete_copy(mine, url), "the same run's, made another time"
@@ -208,10 +208,10 @@ def test_a_failing_destination_is_logged_stops_no_step_and_is_an_error_at_the_en
     assert (
         len(failures) >= 1 and failures == sorted(failures) and "training continues, and the next save retries" in capsys.readouterr().out
     )
-    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "failed" and list_copies(elsewhere(tmp_path)) == {}
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "failed" and list_copies(name_remote(tmp_path)) == {}
     monkeypatch.undo()
     assert trained(world, config_in(tmp_path)) == "finished"
-    assert [*list_copies(elsewhere(tmp_path))] == ["step-00000006"]
+    assert [*list_copies(name_remote(tmp_path))] == ["step-00000006"]
 
 
 def test_a_destination_of_another_run_is_refused_before_a_model_is_loaded(
@@ -219,7 +219,7 @@ def test_a_destination_of_another_run_is_refused_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setattr(remote_lease, "BEAT_SECONDS", 0.05)
     with (
-        remote_lease.Lease(elsewhere(tmp_path), "/runs/another"),
+        remote_lease.Lease(name_remote(tmp_path), "/runs/another"),
         pytest.raises(UserError, match="is in use by a running process .*/runs/another"),
     ):
         trained(world, config_in(tmp_path))
@@ -230,7 +230,7 @@ def test_a_destination_of_another_run_is_refused_before_a_model_is_loaded(
 
 
 def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path, tmp_path: Path) -> None:
-    url = elsewhere(copied)
+    url = name_remote(copied)
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
     assert download_checkpoint(url, None, tmp_path / "a").name == "step-00000006"
     assert (
@@ -248,7 +248,7 @@ def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path,
 
 
 def test_an_unfinished_upload_does_not_count_for_retention(copied: Path) -> None:
-    url = elsewhere(copied)
+    url = name_remote(copied)
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
     state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": 5})
     remote.write(f"{url}/step-00000005/state.json", state.encode())
