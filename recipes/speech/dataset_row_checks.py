@@ -31,28 +31,28 @@ def check_text(text: JsonValue) -> str:
     return text
 
 
-def check_codes(codes: JsonValue, codebooks: int, codebook_size: int) -> Tensor:
-    """`audio_codes` as int64 [T, codebooks], T ≥ 1, from 0 to `codebook_size` - 1. Raises `UserError` with the place of a bad code."""
+def check_codes(codes: JsonValue, codebooks: int, codebook_size: int, key: str = "audio_codes") -> Tensor:
+    """The codes of a row as int64 [T, codebooks], T ≥ 1, from 0 to `codebook_size` - 1. `key`: where the row has them. Raises `UserError`
+    with the place of a bad code."""
     if codes is None:
-        raise UserError("the row has no audio_codes; run `overtone codes FOLDER --model MODEL` on its folder first")
+        raise UserError(f"the row has no {key}; run `overtone codes FOLDER --model MODEL` on its folder first")
     if not isinstance(codes, list) or not codes:
-        raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
+        raise UserError(f"{key} = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
     frames = list[list[JsonValue]]()
     for frame in codes:
         if not isinstance(frame, list) or len(frame) != codebooks:
             raise UserError(
-                f"audio_codes, frame {len(frames)}: {str(frame)[:80]} is not a list of {codebooks} codes; create the codes again with this "
-                "model"
+                f"{key}, frame {len(frames)}: {str(frame)[:80]} is not a list of {codebooks} codes; create the codes again with this model"
             )
         frames.append(frame)
     if not all(type(code) is int and abs(code) < 2**63 for frame in frames for code in frame):
-        raise UserError("audio_codes: codes must be integers; create the codes again with this model")
+        raise UserError(f"{key}: codes must be integers; create the codes again with this model")
     array = np.asarray(codes)
     outside = np.argwhere((array < 0) | (array >= codebook_size))
     if len(outside):
         t, book = outside[0]
         raise UserError(
-            f"audio_codes, frame {t}, codebook {book}: {array[t, book]} is outside of 0 … {codebook_size - 1}; the codes come from "
+            f"{key}, frame {t}, codebook {book}: {array[t, book]} is outside of 0 … {codebook_size - 1}; the codes come from "
             "another model: create them again with the model that you train"
         )
     return torch.from_numpy(array.astype(np.int64))

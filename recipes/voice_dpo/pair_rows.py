@@ -41,10 +41,7 @@ def read_codes(row: Row, side: str, ids: TokenIds) -> Tensor:
     name = f"{side}_codes"
     if row.get(name) is None:
         raise UserError(f"the row has no {name}; `overtone pairs` makes rows with pairs of clips")
-    try:
-        return check_codes(row[name], ids.codebooks, ids.codebook_size)
-    except UserError as error:
-        raise UserError(str(error).replace("audio_codes", name)) from None
+    return check_codes(row[name], ids.codebooks, ids.codebook_size, name)
 
 
 def read_end(row: Row, side: str) -> bool:
