@@ -35,9 +35,6 @@ class FrameStream:
 class Qwen3TTSFrameDecoder:
     """The decoder of a loaded codec."""
 
-    longest_piece = FRAMES_AT_ONCE
-    """Frames of a stream that are decoded at once without much memory."""
-
     @torch.inference_mode()
     def __init__(self, decoder: Qwen3TTSTokenizerV2Decoder) -> None:
         """`decoder`: that of the 12 Hz codec, in fp32 on the CPU. Weights of convolutions are used or copied, whatever their layout

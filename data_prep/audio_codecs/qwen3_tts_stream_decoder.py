@@ -59,9 +59,6 @@ class _ConstantCodebook(nn.Module):
 class Qwen3TTSStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
-    longest_piece = CHUNK_FRAMES
-    """Frames of a stream that are decoded at once without much memory."""
-
     def __init__(self, decoder: Qwen3TTSTokenizerV2Decoder) -> None:
         """`decoder`: that of the 12 Hz codec; its weights are used, not copied, except those of the codebooks."""
         import_qwen_tts()
@@ -80,13 +77,13 @@ class Qwen3TTSStreamDecoder:
         return Qwen3TTSStream(self)
 
     def feed(self, streams: Sequence[Qwen3TTSStream], codes: Sequence[Tensor]) -> list[Tensor]:
-        """Decode the next frames [T, codebooks], T ≥ 1, of each stream to samples [T · 1920] float32, one stream after another."""
-        return [stream.feed(piece[None])[0] for stream, piece in zip(streams, codes, strict=True)]
+        """Decode the next frames [T, codebooks], T ≥ 1, of each stream to samples [T · 1920] float32, one stream after another, in chunks
+        that limit the memory."""
+        return [feed_in_chunks(stream, frames[None])[0] for stream, frames in zip(streams, codes, strict=True)]
 
     def decode(self, codes: Tensor) -> Tensor:
         """Decode [B, T, codebooks] to [B, T · 1920] float32, in chunks that limit the memory."""
-        stream = self.open()
-        return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)
+        return feed_in_chunks(self.open(), codes)
 
 
 class Qwen3TTSStream:
@@ -121,3 +118,8 @@ class Qwen3TTSStream:
             inputs_embeds=x.transpose(1, 2), past_key_values=self._cache, use_cache=True, cache_position=positions
         )
         return output.last_hidden_state.transpose(1, 2)
+
+
+def feed_in_chunks(stream: Qwen3TTSStream, codes: Tensor) -> Tensor:
+    """Decode the next frames [B, T, codebooks] of a stream to [B, T · 1920] float32, in chunks that limit the memory."""
+    return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)

@@ -157,8 +157,7 @@ class Synthesizer(FrameVoice["PromptEmbeddings", "FrameSampler", Any]):
         """Implements `FrameVoice`."""
         stream, voice = self._codec_decoder.open(), self._load_voice(request)
         if voice.reference_codes is not None:
-            for piece in voice.reference_codes.split(self._codec_decoder.longest_piece):
-                self._codec_decoder.feed([stream], [piece])  # it continues the reference audio, which is not returned
+            self._codec_decoder.feed([stream], [voice.reference_codes])  # it continues the reference audio, which is not returned
         return stream
 
     def decode_frames(self, new: Sequence[NewFrames[Any]]) -> list[Tensor]:
