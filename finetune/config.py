@@ -263,7 +263,7 @@ class Train(Section):
     """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates. With
     rewards in a loop (llm_grpo) only the gradient norm, since the loss is about 0."""
     global_batch_tokens: NumberOrAuto = "auto"
-    """Positions per optimizer step, over all ranks. A step takes micro-batches, which are not quite full, until it has at least so many. It
+    """Positions per optimizer step, over all ranks. A step takes whole micro-batches until less than half of a full one is missing. It
     determines gradient accumulation, so a config means the same on 1 GPU and on 8.
     `auto`: the positions of all epochs divided by 100 updates, from 4 samples to `largest_batch_tokens`; a resumed run keeps its number."""
     largest_batch_tokens: int = Field(default=16384, ge=1)

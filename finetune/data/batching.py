@@ -1,8 +1,8 @@
 """Batching: the order of samples, micro-batches and optimizer steps as a pure function of (seed, epoch, position), and the batch loader.
 
 The order of an epoch is a keyed permutation, divided into windows. A window is bucketed by length, or packed, into micro-batches of at
-most `micro_tokens` positions. An optimizer step takes micro-batches until it reaches `global_batch_tokens`. None of this depends on the
-number of ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
+most `micro_tokens` positions. An optimizer step takes as many as come near to `global_batch_tokens`. None of this depends on the number of
+ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
 
 With a mixture (finetune/data/mixture.py), a window has each source's share of samples, and each micro-batch has samples of one source.
 """
@@ -90,7 +90,7 @@ class Order:
     @property
     def step_tokens(self) -> int:
         """Positions of a step of full micro-batches."""
-        return -(-self.global_batch_tokens // self.micro_tokens) * self.micro_tokens
+        return max(1, -(-(self.global_batch_tokens - self.micro_tokens // 2) // self.micro_tokens)) * self.micro_tokens
 
     def as_json(self) -> dict[str, int]:
         return asdict(self)
@@ -158,17 +158,22 @@ def _mix_micro_batches(order: Order, lengths: MixedLengths, epoch: int, window: 
 
 
 def steps(order: Order, lengths: Ids | MixedLengths, place: Place, epochs: int | None) -> Iterator[Step]:
-    """Optimizer steps from `place` on; endless if `epochs` is None. A step never contains samples of two epochs."""
+    """Optimizer steps from `place` on; endless if `epochs` is None. A step never contains samples of two epochs.
+
+    Micro-batches are not quite full. So a step ends once less than half of a full one is missing: a step of k full ones then has k of them,
+    and no step has more than half a micro-batch too many.
+    """
     windows = -(-len(lengths) // order.window)
     while epochs is None or place.epoch < epochs:
         taken: list[MicroBatch] = []
         tokens = 0
         for window in range(place.window, windows):
             micros = micro_batches(order, lengths, place.epoch, window)
+            full = min(order.micro_tokens, sum(micro.tokens for micro in micros))  # a small window cannot fill one
             for number in range(place.micro if window == place.window else 0, len(micros)):
                 taken.append(micros[number])
                 tokens += micros[number].tokens
-                if tokens >= order.global_batch_tokens:
+                if tokens + full // 2 >= order.global_batch_tokens:
                     place = Place(place.epoch, window, number + 1)
                     yield Step(tuple(taken), place)
                     taken, tokens = [], 0

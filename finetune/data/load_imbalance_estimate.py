@@ -29,8 +29,7 @@ def suggest_sizes(order: Order, lengths: Ids | MixedLengths, ranks: int) -> str 
     """Return a warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are
     found.
 
-    Sizes are tested on the data: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not quite full,
-    so `ranks` times `micro_tokens` would need one micro-batch too many.
+    Sizes are tested on the data: micro-batches are not quite full, so `ranks` times `micro_tokens` can need one micro-batch too many.
     """
     first = _take_first_steps(order, lengths)
     idle = idle_share(first, ranks)
@@ -38,9 +37,9 @@ def suggest_sizes(order: Order, lengths: Ids | MixedLengths, ranks: int) -> str 
         return None
     tokens, count = sum(step.tokens for step in first), sum(len(step.micros) for step in first)
     rounds = max(1, round(count / len(first) / ranks))
-    larger = [replace(order, global_batch_tokens=int(tokens / count * (rounds * ranks - 0.5)))]
+    larger = [replace(order, global_batch_tokens=int(tokens / count * (rounds * ranks - 0.5)) + order.micro_tokens // 2)]
     # Small micro-batches are less full than large ones; how much depends on the data.
-    smaller = [replace(order, micro_tokens=int(grown * order.global_batch_tokens / (ranks - 0.5))) for grown in (1.0, 1.1, 1.2, 1.3, 1.4)]
+    smaller = [replace(order, micro_tokens=int(grown * order.global_batch_tokens / ranks)) for grown in (1.0, 1.1, 1.2, 1.3, 1.4)]
     better = []
     for key, tried in (("global_batch_tokens", larger), ("micro_tokens", [each for each in smaller if each.micro_tokens >= lengths.max()])):
         shares = {getattr(each, key): idle_share(_take_first_steps(each, lengths), ranks) for each in tried}

@@ -73,8 +73,7 @@ def choose_order(given: Order, train: Train, rows: int, positions: int, started:
     """Return the order of samples: as `given` by the config, with the step size that `auto` stands for. The other arguments are those of
     `settle_sizes`.
 
-    A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of a
-    k-th of the step are requested, and the step ends between the last two: k - ½ of them are enough.
+    A step has k micro-batches of a k-th of its positions.
     """
     if train.global_batch_tokens != AUTO:
         return given
@@ -84,7 +83,7 @@ def choose_order(given: Order, train: Train, rows: int, positions: int, started:
     tokens = min(wanted, train.largest_batch_tokens)
     micros = -(-tokens // train.micro_tokens)
     micro = -(-tokens // micros)
-    return replace(given, micro_tokens=micro, global_batch_tokens=max(1, round(micro * (micros - 0.5))))
+    return replace(given, micro_tokens=micro, global_batch_tokens=micro * micros)
 
 
 def smallest_step(rows: int, positions: int) -> int:
@@ -113,9 +112,9 @@ def describe_step_size(train: Train, order: Order, rows: int, positions: int, un
 
 
 def describe_larger_steps(train: Train, unit: str) -> str:
-    """Return a warning if the set step size is less than half a micro-batch, so that steps are larger; empty otherwise."""
+    """Return a warning if a micro-batch is more than 1.5 times the set step size, so that steps are larger; empty otherwise."""
     wanted = train.global_batch_tokens
-    if wanted == AUTO or require_number(wanted) >= train.micro_tokens // 2:
+    if wanted == AUTO or 3 * require_number(wanted) >= 2 * train.micro_tokens:
         return ""
     return (
         f"warning: a step is at least one micro-batch, of up to {train.micro_tokens:,} {unit}, although train.global_batch_tokens is "

@@ -8,8 +8,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.config import Config, Train, on_disk
+from overtone.finetune.config import AUTO, Config, Train, on_disk
 from overtone.finetune.data import dataset_opening, row_measurement
+from overtone.finetune.data.batching import Order
 from overtone.finetune.distributed import sharding, tensor_parallel
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss, loading, lora_adapters
@@ -88,11 +89,12 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
             raise UserError(f"model.source: {misfits[0]} ({len(misfits)} tensors of {loaded.base} do not match its config.json)") from error
 
     train = config.train
+    order = Order.of(config.run.seed, config.data, train)
     work = Work(
         outline=counted,
         activations=lambda recomputing, tensor: activations(train.micro_tokens, recomputing, tensor),
         micro_tokens=train.micro_tokens,
-        global_batch_tokens=train.batch_tokens,
+        global_batch_tokens=train.batch_tokens if train.global_batch_tokens == AUTO else order.step_tokens,
         compute=dtype.itemsize,
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,

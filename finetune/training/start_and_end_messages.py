@@ -32,7 +32,7 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     left = f"{training.total - progress.step:,} left of {training.total:,}" if progress.step else f"{training.total:,}"
     until = "" if train.steps else f" ({train.epochs} epochs)"
     rate = f"learning rate {train.lr:g}, {train.schedule}, {train.warmup:.0%} warm-up"
-    yield f"  steps     {left}{until}, of at least {training.order.global_batch_tokens:,} {training.recipe.unit} each; {rate}"
+    yield f"  steps     {left}{until}, of about {training.order.global_batch_tokens:,} {training.recipe.unit} each; {rate}"
     if training.world.device.type == "cuda":
         from overtone.finetune.training.peak_memory_report import describe_memory  # here, since it imports the planner
 

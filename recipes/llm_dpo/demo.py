@@ -71,7 +71,7 @@ def to_lines(rows: Iterable[dict[str, Any]]) -> str:
 def make_commands(home: Path) -> dict[str, list[str]]:
     """By stage: make a tiny base, then the commands of a user: train on chats, export, train on pairs, export."""
     python, base, chat, preferred = sys.executable, home / "base", home / "chat", home / "preferred"
-    tiny = ["--train.precision", "fp32", "--train.micro_tokens", "512", "--train.global_batch_tokens", "1024", "--log.trackers", "[]"]
+    tiny = ["--train.precision", "fp32", "--train.micro_tokens", "512", "--train.global_batch_tokens", "1280", "--log.trackers", "[]"]
     first = ["--recipe", "llm_sft", "--config", RECIPES / "llm_sft" / "debug.yaml", "--model.source", base, "--run.dir", home / "chat_run"]
     first += ["--data.train", home / "chats.jsonl", "--data.val", "null", "--train.steps", FIRST_STEPS, *tiny]
     second = ["--recipe", "llm_dpo", "--model.source", chat, "--run.dir", home / "run", "--data.train", home / "pairs.jsonl"]

@@ -68,7 +68,7 @@ def make_commands(home: Path) -> dict[str, list[str]]:
     second += ["--data.val", home / "held_out.jsonl", "--train.steps", STEPS, "--train.lr", "8e-4", "--eval.every", STEPS // 10, *tiny]
     second += ["--options.rewards.exact_match.weight", "1", "--options.max_new_tokens", MAX_NEW_TOKENS]
     # 32 prompts of 8 answers: a micro-batch for each process. Answers are short, so padding is faster than packing on a CPU.
-    second += ["--train.micro_tokens", "2944", "--train.global_batch_tokens", "5888", "--data.packing", "false"]
+    second += ["--train.micro_tokens", "2944", "--train.global_batch_tokens", "7360", "--data.packing", "false"]
     second += ["--options.rollout_batch", "128"]
     export = [python, "-m", "overtone", "export"]
     return {

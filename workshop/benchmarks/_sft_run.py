@@ -40,7 +40,7 @@ def train_here(base: Path, folder: Path, task: Task, setting: Setting) -> tuple[
         given["model.lora"] = True
     if setting.batch is not None:
         size = setting.batch * count_positions(base, examples) // len(examples)
-        given |= {"train.micro_tokens": size, "train.global_batch_tokens": size // 2}  # each step is one full micro-batch
+        given |= {"train.micro_tokens": size, "train.global_batch_tokens": size}  # each step is one full micro-batch
     run = overtone.train("llm_sft", given)
     assert run.state == "finished" and run.total is not None
     assert setting.lr is not None and setting.epochs is not None

@@ -3415,10 +3415,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/run_sizes.py",
-        "round(micro * (micros - 0.5))",
-        "tokens",
+        "global_batch_tokens=micro * micros)",
+        "global_batch_tokens=tokens + micro)",
         "tests/finetune/data/test_run_sizes.py::test_a_run_has_about_a_hundred_updates",
         "a step takes one micro-batch more than it was sized for",
+    ),
+    Mutant(
+        "finetune/data/batching.py",
+        "if tokens + full // 2 >= order.global_batch_tokens:",
+        "if tokens >= order.global_batch_tokens:",
+        "tests/finetune/data/test_batching.py::test_a_step_holds_about_as_many_positions_as_were_set",
+        "a step of one micro-batch takes two",
     ),
     Mutant(
         "finetune/data/run_sizes.py",

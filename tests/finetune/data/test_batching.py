@@ -81,6 +81,31 @@ def test_steps_cover_every_row_once_an_epoch(order: Order, lengths: np.ndarray, 
     assert len(set(keys)) == len(keys), "no two micro-batches draw the same dropout"
 
 
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("micros", [1, 2, 4])
+def test_a_step_holds_about_as_many_positions_as_were_set(micros: int, packing: bool) -> None:
+    """Micro-batches are never quite full, so a step that must have all positions takes one too many: two instead of one."""
+    lengths = np.random.default_rng(0).integers(10, 300, 4000)
+    order = Order(0, 1024, 2048, micros * 2048, packing)
+    found = [*batching.steps(order, lengths, Place(), 1)][:-1]
+    assert all(abs(step.tokens - order.global_batch_tokens) <= 1024 for step in found)
+    assert Counter(len(step.micros) for step in found).most_common(1)[0][0] == micros and order.step_tokens == order.global_batch_tokens
+    assert len(found) == pytest.approx(lengths.sum() / order.global_batch_tokens, rel=0.12)
+
+
+def test_a_step_of_windows_that_fill_no_micro_batch_holds_about_what_was_set() -> None:
+    found = [*batching.steps(Order(0, 8, 10**6, 2000), np.full(800, 50), Place(), 1)]
+    assert {step.tokens for step in found} == {2000}
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 2, 3, 8])
+def test_the_size_of_a_step_counts_the_full_micro_batches_that_it_takes(micro_tokens: int) -> None:
+    lengths = np.full(10 * micro_tokens, 1)
+    for wanted in range(1, 5 * micro_tokens):
+        order = Order(0, len(lengths), micro_tokens, wanted)
+        assert next(batching.steps(order, lengths, Place(), 1)).tokens == order.step_tokens
+
+
 def epoch_of(place: Place, order: Order, lengths: np.ndarray) -> int:
     """The epoch that the next step is of: a step may end exactly where its epoch does."""
     last = -(-len(lengths) // order.window) - 1
