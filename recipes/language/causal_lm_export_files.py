@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from overtone.finetune.storage import strict_json
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.finetune.storage.tensor_layouts import TensorLayout
 from overtone.recipes.language.modeling.causal_model import build_stock, find_path
+from overtone.recipes.language.tokenization.tokenizer import name_whole_class
 from overtone.recipes.transformers_weight_names import find_layouts
 
-GENERATION = "generation_config.json"
+GENERATION, TOKENIZER = "generation_config.json", "tokenizer_config.json"
 COPIED = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tekken.json", "*.model"),
     *("chat_template*", "additional_chat_templates", "processor_config.json", "preprocessor_config.json", GENERATION),
@@ -49,6 +51,14 @@ def config_without_code(base: Path) -> dict[str, bytes]:
     if document.get("architectures"):
         return {CONFIG: encode_json(document)} if dropped else {}
     return {CONFIG: encode_json({**document, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[document["model_type"]]]})}
+
+
+def complete_tokenizer(base: Path, written: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the written files, with a tokenizer_config.json by which transformers loads all of tokenizer.json, if the base's does not."""
+    stored = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
+    settings = strict_json.loads_object(written[TOKENIZER]) if TOKENIZER in written else stored
+    found = name_whole_class(base, settings)
+    return {**written} if found == settings else {**written, TOKENIZER: encode_json(found)}
 
 
 def list_copied_files(base: Path, replaced: Collection[str] = ()) -> tuple[str, ...]:

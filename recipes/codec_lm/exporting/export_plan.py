@@ -17,7 +17,13 @@ from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
-from overtone.recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
+from overtone.recipes.language.causal_lm_export_files import (
+    GENERATION,
+    complete_tokenizer,
+    config_without_code,
+    find_stored_weights,
+    list_copied_files,
+)
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.speech.run_codec import CodecRecord, open_recorded_codec
 from overtone.recipes.speech.voices_json_schema import VOICES
@@ -32,13 +38,16 @@ from .model_card import write_model_card
 def plan_export(base: Path, state: CodecLmState) -> ExportPlan:
     """The plan of the one format. Raises `UserError` if the run's codec is not found, or has changed since the training."""
     family, content = state.family, state.as_json()
-    written = {
-        CONFIG: input_files.read_bytes(base / CONFIG),
-        **config_without_code(base),
-        GENERATION: files.json_bytes(make_generation_config(base, family)),
-        VOICES: files.json_bytes({name: content[name] for name in ("family", "speakers", "data", "base")}),
-        **make_codec_files(base, family, state.codec),
-    }
+    written = complete_tokenizer(
+        base,
+        {
+            CONFIG: input_files.read_bytes(base / CONFIG),
+            **config_without_code(base),
+            GENERATION: files.json_bytes(make_generation_config(base, family)),
+            VOICES: files.json_bytes({name: content[name] for name in ("family", "speakers", "data", "base")}),
+            **make_codec_files(base, family, state.codec),
+        },
+    )
     weights = find_stored_weights(base)
     return ExportPlan(
         layouts=weights.layouts,

@@ -13,6 +13,8 @@ from overtone.finetune.storage import input_files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.language.causal_lm_export_files import (
     GENERATION,
+    TOKENIZER,
+    complete_tokenizer,
     config_without_code,
     encode_json,
     find_stored_weights,
@@ -27,7 +29,7 @@ from .model_card import Objective, render_card
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 TRANSFORMERS = "transformers"
 FORMATS = (TRANSFORMERS, *export_conversion.FORMATS)
 """The formats of an export, the default first."""
@@ -49,6 +51,7 @@ def plan_chat_export(base: Path, template: str | None, form: str, objective: Obj
         **({} if generation == stored else {GENERATION: encode_json(generation)}),
         **({} if template is None else template_files(base, template)),
     }
+    written = complete_tokenizer(base, written)
     copied = tuple(name for name in copied if name not in written)
     conversion = None if form == TRANSFORMERS else export_conversion.make_conversion(form, base, tokenizer, generation)
     beside = (*(name for name in copied if name != GENERATION), *(name for name in (TEMPLATE, TOKENIZER) if name in written))

@@ -11,8 +11,8 @@ from overtone.finetune.modeling.loading import tensor_shapes
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
-from overtone.recipes.language.causal_lm_export_files import GENERATION, list_copied_files
-from overtone.recipes.language.exporting.export_plan import TEMPLATE, TOKENIZER, template_files
+from overtone.recipes.language.causal_lm_export_files import GENERATION, TOKENIZER, complete_tokenizer, list_copied_files
+from overtone.recipes.language.exporting.export_plan import TEMPLATE, template_files
 from overtone.recipes.language.sequence_scorer import find_pad
 from overtone.recipes.language.tokenization.tokenizer import load_tokenizer
 from overtone.recipes.transformers_weight_names import find_file_names, find_layouts, find_prefix
@@ -76,4 +76,4 @@ def write_tokenizer(base: Path, template: str | None, pad: str) -> dict[str, byt
     settings = cleaned(base / TOKENIZER)[0] if (base / TOKENIZER).is_file() else {}
     field = {"chat_template": template} if TOKENIZER in written else {}
     padding = {"pad_token": pad, "padding_side": "right"}
-    return {**written, TOKENIZER: files.json_bytes({**settings, **field, **padding})}
+    return complete_tokenizer(base, {**written, TOKENIZER: files.json_bytes({**settings, **field, **padding})})
