@@ -7,6 +7,7 @@ its adapters, or a frozen, sharded copy of it (`Recipe.reference`). The output h
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Data
+from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import (
     DIVERGENCE,
     REFERENCE,
@@ -29,6 +31,7 @@ from overtone.finetune.recipe import (
     Sample,
     Sketch,
 )
+from overtone.finetune.storage import input_files, strict_json
 from overtone.recipes.language import collation, loss_mask_preview
 from overtone.recipes.language.chat_model_loading import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting import model_card
@@ -66,7 +69,7 @@ def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
     )
     loaded = load_chat_model(config, state)
     attach_objective(loaded.model, options, options.desirable_weight, options.undesirable_weight)
-    return replace(loaded, remarks=(*list_remarks(options, config.model.lora is not None, config.data.packing), *loaded.remarks))
+    return replace(loaded, remarks=(*list_remarks(options, config.model.lora is not None, config.data), *loaded.remarks))
 
 
 def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
@@ -75,12 +78,32 @@ def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
     return scores
 
 
-def list_remarks(options: Options, has_adapters: bool, packing: bool) -> list[str]:
-    """For the log and `plan`: the reference of the objective, and what padding takes."""
+def list_remarks(options: Options, has_adapters: bool, data: Data) -> list[str]:
+    """For the log and `plan`: the reference of the objective, what padding takes, and a warning for answers with one label only."""
     found = describe_reference(options, has_adapters)
-    if packing or options.objective == "kto":
+    if options.objective == "kto":
+        return [found, *describe_single_label(data)]
+    if data.packing:
         return [found]
     return [found, "without packing, both answers of a pair are padded to the longest: a micro-batch has up to twice train.micro_tokens"]
+
+
+def describe_single_label(data: Data) -> list[str]:
+    """Return a warning if all rows of the training files have the same label. Invalid rows are skipped, because the index reports them."""
+    found = set[bool]()
+    for path in data.training_files():
+        for line in input_files.read_lines(path) if isinstance(path, Path) and path.is_file() else ():
+            with suppress(UserError):
+                label = strict_json.loads_object(line).get("label") if line.strip() else None
+                found |= {label} if isinstance(label, bool) else set()
+            if len(found) == 2:
+                return []
+    named = data.name_training_data()
+    return [
+        f"warning: all answers of {named} have the label {str(label).lower()}, so the model learns only what to "
+        f"{'prefer' if label else 'avoid'}; add answers with the label {str(not label).lower()}"
+        for label in found
+    ]
 
 
 def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
@@ -96,7 +119,7 @@ def sketch(config: Config[Options]) -> Sketch[ChatProcessor[Options]]:
             added[REFERENCE] = torch.zeros(batch.targets[KL])
         return replace(batch, tensors={**batch.tensors, **added})
 
-    remarks = list_remarks(options, config.model.lora is not None, config.data.packing)
+    remarks = list_remarks(options, config.model.lora is not None, config.data)
     loaded = replace(sketched.loaded, remarks=(*remarks, *sketched.loaded.remarks))
     return replace(sketched, loaded=loaded, batch=make_batch)
 

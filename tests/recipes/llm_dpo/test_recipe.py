@@ -247,6 +247,28 @@ def test_plan_says_what_kto_takes(base: Path, tmp_path: Path) -> None:
     assert estimate.activations(90, "none", 1).peak > 0
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ((True, True), "have the label true, so the model learns only what to prefer; add answers with the label false"),
+        ((False, False), "have the label false, so the model learns only what to avoid; add answers with the label true"),
+        ((True, False), None),
+        (("yes", 1), None),
+    ],
+)
+def test_answers_with_one_label_only_are_warned_of(
+    base: Path, tmp_path: Path, world: World, labels: tuple[object, ...], said: str | None
+) -> None:
+    rows = [{**row, "label": label} for row, label in zip(LABELLED, labels, strict=False)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    config = config_of(base, tmp_path, ("options.objective", "kto"), ("data.train", str(tmp_path / "labels.jsonl")))
+    planned = [remark for remark in estimate_run(config, RECIPE).remarks if remark.startswith("warning")]
+    assert planned == [remark for remark in RECIPE.load(config).remarks if remark.startswith("warning")]
+    assert len(planned) == (said is not None) and (
+        said is None or f"all answers of {config.data.name_training_data()} {said}" in planned[0]
+    )
+
+
 def test_validation_rows_of_one_prompt_are_refused_before_the_first_step(base: Path, tmp_path: Path, world: World) -> None:
     tiny.let_go(tmp_path / "run")
     for name, rows in (("labels", LABELLED), ("val", LABELLED[:1])):
