@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,23 @@ CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(
 """argparse's message for a value that is not among the choices."""
 
 
+class UnknownFlagError(UserError):
+    """A flag that a verb does not have."""
+
+    def __init__(self, flag: str, known: Collection[str]) -> None:
+        self.flag, self.known = flag, known
+        super().__init__(f"unknown flag {flag}; {suggest_word(flag, [*known, '--help'], 'the flags')}")
+
+
+@contextmanager
+def also_known(*flags: str) -> Iterator[None]:
+    """Suggest these flags too for an unknown one: a verb takes them from the command line before a recipe parses the rest."""
+    try:
+        yield
+    except UnknownFlagError as error:
+        raise UnknownFlagError(error.flag, list(dict.fromkeys([*flags, *error.known]))) from None
+
+
 def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Return what `parser` finds in `argv`. Raises `UserError` for what it does not accept: for an unknown flag or choice with the nearest
     one."""
@@ -28,9 +46,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argpars
         if flag == "--":
             break
         if flag.startswith("--") and flag not in (*known, "--help"):
-            near = difflib.get_close_matches(flag, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the flags are {', '.join([*known, '--help'])}"
-            raise UserError(f"unknown flag {flag}; {hint}")
+            raise UnknownFlagError(flag, known)
 
     def refuse(message: str) -> NoReturn:
         raise UserError(_explain_choice(message) or f"{message}; `{parser.prog} --help` describes the arguments")

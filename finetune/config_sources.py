@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike, fspath
@@ -53,10 +54,11 @@ class Arguments:
     """Overrides of a program: dotted key → value."""
 
 
-def parse_arguments(argv: list[str]) -> Arguments:
-    """Parse `--recipe NAME --config FILE --section.key value` (or `--section.key=value`). Raises `UserError`."""
+def parse_arguments(argv: list[str], flags: Collection[str] = ()) -> Arguments:
+    """Parse `--recipe NAME --config FILE --section.key value` (or `--section.key=value`). `flags`: what the verb has besides, which become
+    overrides. Raises `UserError`."""
     name_paths(argv)
-    parsed, tokens = Arguments(), iter(argv)
+    parsed, tokens, known = Arguments(), iter(argv), ("config", "recipe", *flags)
     for token in tokens:
         if token in ("-h", "--help"):
             parsed.help = True
@@ -64,6 +66,8 @@ def parse_arguments(argv: list[str]) -> Arguments:
         if not token.startswith("--"):
             raise UserError(f"unexpected argument {token!r}; values follow a flag, as in --train.lr 1e-5")
         key, equals, value = token[2:].partition("=")
+        if key not in known and "." not in key and (near := difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+            raise UserError(f"unknown flag --{key}; did you mean --{near[0]}?")
         given = value if equals else next(tokens, None)
         if given is None or (not equals and re.match(r"--[a-z]", given)):
             raise UserError(f"--{key} needs a value, as in --{key} VALUE")

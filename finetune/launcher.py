@@ -22,6 +22,7 @@ from overtone.finetune.monitoring.run_records import EXIT_RECORD, read_json
 FLAG = "launch"
 PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
 """Flags of accelerate that may stand beside --launch."""
+FLAGS = (FLAG, *PASSED_ON)
 NUMBERS = tuple(key for key in PASSED_ON if key != "main_process_ip")
 DEEPSPEED = "DEEPSPEED"
 """`distributed_type` of launch files for DeepSpeed."""
@@ -56,7 +57,7 @@ class Launch:
 
 def take_launch(arguments: Arguments) -> Launch | None:
     """Remove --launch and the flags of accelerate from the arguments; None without --launch. Raises `UserError`."""
-    given = {key: value for key, value in arguments.overrides if key in (FLAG, *PASSED_ON)}
+    given = {key: value for key, value in arguments.overrides if key in FLAGS}
     if not given:
         return None
     if "LOCAL_RANK" in os.environ:

@@ -56,7 +56,7 @@ class Engine:
 @catch_user_errors
 def main(argv: list[str]) -> int:
     """Train on a Ray cluster as the command line says; returns the exit code. Raises `UserError` for what the user can fix."""
-    arguments = parse_arguments(argv)
+    arguments = parse_arguments(argv, FLAGS)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0

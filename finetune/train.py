@@ -45,7 +45,7 @@ examples:
 @catch_user_errors
 def main(argv: list[str]) -> int:
     """Train as the command line says; returns the exit code."""
-    arguments = parse_arguments(argv)
+    arguments = parse_arguments(argv, launcher.FLAGS)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0

@@ -6,7 +6,8 @@ further options; they are listed below, those of one recipe with --recipe NAME -
 
 from __future__ import annotations
 
-from overtone.finetune.cli.generate import choose_model, ensure_exported
+from overtone.finetune.argument_parsing import also_known
+from overtone.finetune.cli.generate import MODEL_FLAGS, choose_model, ensure_exported
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.recipe import find_recipe, load_inference
@@ -14,6 +15,7 @@ from overtone.finetune.terminal import announce_torch
 
 
 @catch_user_errors
+@also_known(*MODEL_FLAGS)
 def main(argv: list[str]) -> int:
     """Chat with the model on the command line; returns the exit code."""
     chosen = choose_model("chat", __doc__, argv)

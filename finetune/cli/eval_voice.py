@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from overtone.finetune.argument_parsing import also_known
 from overtone.finetune.cli.generate import (
+    MODEL_FLAGS,
     ensure_exported,
     find_model,
     find_recipe_name,
@@ -23,6 +25,7 @@ from overtone.finetune.terminal import announce_torch
 
 
 @catch_user_errors
+@also_known(*MODEL_FLAGS)
 def main(argv: list[str]) -> int:
     """Evaluate the model on the command line; returns the exit code."""
     given = parse_model_arguments("eval-voice", __doc__, argv)

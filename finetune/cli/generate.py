@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from overtone.finetune.argument_parsing import also_known
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
@@ -34,7 +35,12 @@ INFERENCE = {
 """Verb → the function of a recipe's `inference` that it calls."""
 
 
+MODEL_FLAGS = ("--model", "--recipe", "--strength")
+"""Flags of each verb that works with models, besides those of the recipe."""
+
+
 @catch_user_errors
+@also_known(*MODEL_FLAGS)
 def main(argv: list[str]) -> int:
     """Generate with the model on the command line; returns the exit code."""
     chosen = choose_model("generate", __doc__, argv)

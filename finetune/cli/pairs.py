@@ -8,14 +8,16 @@ recipe with --recipe NAME --help.
 
 from __future__ import annotations
 
+from overtone.finetune.argument_parsing import also_known
 from overtone.finetune.cli.eval_voice import export_at_strength, find_evaluated
-from overtone.finetune.cli.generate import parse_model_arguments
+from overtone.finetune.cli.generate import MODEL_FLAGS, parse_model_arguments
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
 @catch_user_errors
+@also_known(*MODEL_FLAGS)
 def main(argv: list[str]) -> int:
     """Make pairs with the model on the command line; returns the exit code."""
     named = ["--model", *argv] if argv and not argv[0].startswith("-") else argv

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import JsonValue
 
+from overtone.finetune import launcher
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
 from overtone.finetune.config_sources import Arguments, ConfigSource, Dumper, parse_arguments
 from overtone.finetune.data.sample_cache_key import data_key
 from overtone.finetune.errors import UserError, catch_user_errors, format_count
 from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
-from overtone.finetune.launcher import take_launch
 from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import announce_torch, print_coloured, print_content, print_line
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from overtone.finetune.planning.data_preview import DataPreview
     from overtone.finetune.planning.run_plan import RunPlan
 
+FLAGS = ("gpus", "nodes", "gpu", "write")
 SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
 
 
@@ -66,11 +67,14 @@ class PlanOptions:
 
 @catch_user_errors
 def main(argv: list[str]) -> int:
-    arguments = parse_arguments([argument for argument in argv if argument not in (SHOW_BATCH, SETTINGS)])
+    switches = (SHOW_BATCH, SETTINGS)
+    known = (*launcher.FLAGS, *FLAGS, *(switch.removeprefix("--") for switch in switches))
+    arguments = parse_arguments([argument for argument in argv if argument not in switches], known)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
+        launcher.take_launch(arguments)  # so that the command line of a training can be shown as it is
         given = read_arguments(arguments)
         config = resolve_config(given)
         if SHOW_BATCH in argv:
@@ -94,8 +98,8 @@ def main(argv: list[str]) -> int:
 
 def take_plan_options(arguments: Arguments) -> PlanOptions:
     """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
-    launch = take_launch(arguments)  # so that the command line of a training can be planned as it is
-    given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
+    launch = launcher.take_launch(arguments)  # so that the command line of a training can be planned as it is
+    given = {key: value for key, value in arguments.overrides if key in FLAGS}
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     for key in ("gpus", "nodes"):
         if not given.get(key, "1").isdecimal():

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
+from overtone.finetune.argument_parsing import also_known
+from overtone.finetune.cli.generate import MODEL_FLAGS, ensure_exported, find_model, parse_model_arguments
 from overtone.finetune.cli.serve import find_shared_recipe
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, catch_user_errors, format_count
@@ -58,6 +59,7 @@ class ReplicaCount:
 
 
 @catch_user_errors
+@also_known(*MODEL_FLAGS, "--replicas", "--use-gpu", "--ray-address")
 def main(argv: list[str]) -> int:
     """Serve the models on the command line until SIGTERM or Ctrl-C; returns the exit code. Raises `UserError`, before Ray starts, for what
     cannot be served."""

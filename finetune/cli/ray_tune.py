@@ -51,7 +51,7 @@ FLAGS = (
 @catch_user_errors
 def main(argv: list[str]) -> int:
     """Run or resume a study; returns the exit code. Raises `UserError` for what the user can fix, before anything is started."""
-    arguments = parse_arguments(argv)
+    arguments = parse_arguments(argv, FLAGS)
     if arguments.help:
         print_help(__doc__, arguments)
         return 0

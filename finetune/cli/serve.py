@@ -6,7 +6,8 @@ name their recipe, which has further options; they are listed below, those of on
 
 from __future__ import annotations
 
-from overtone.finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
+from overtone.finetune.argument_parsing import also_known
+from overtone.finetune.cli.generate import MODEL_FLAGS, ensure_exported, find_model, parse_model_arguments
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.recipe import find_recipe, load_inference
@@ -14,6 +15,7 @@ from overtone.finetune.terminal import announce_torch
 
 
 @catch_user_errors
+@also_known(*MODEL_FLAGS)
 def main(argv: list[str]) -> int:
     """Serve the models on the command line; returns the exit code."""
     given = parse_model_arguments("serve", __doc__, argv)

@@ -61,6 +61,23 @@ def test_the_nearest_word_is_named(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["ray-serve", "--replica", "2"], "unknown flag --replica; did you mean --replicas?"),
+        (["serve", "--zzz", "2"], "unknown flag --zzz; the flags are --model, --recipe, --strength, --host, --port"),
+        (["serve", "--strenght", "2"], "unknown flag --strenght; did you mean --strength?"),
+        (["chat", "--recip", "a"], "unknown flag --recip; did you mean --recipe?"),
+        (["generate", "--promt", "a"], "unknown flag --promt; did you mean --prompt?"),
+    ],
+)
+def test_flags_of_the_verb_are_suggested_beside_those_of_the_recipe(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argv[0], "--model", str(tmp_path), "--recipe", "llm_sft", *argv[1:]]) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
         (["vioce"], "unknown verb 'vioce'; did you mean voice?"),
         (["transcribe"], "unknown verb 'transcribe'; this is voice"),
         (["train"], "unknown verb 'train'; this is `overtone train`"),

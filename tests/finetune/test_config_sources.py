@@ -63,9 +63,14 @@ def test_the_command_line_is_split() -> None:
         (["stray"], "unexpected argument 'stray'"),
         (["--train.lr"], "--train.lr needs a value"),
         (["--train.lr", "--run.seed", "1"], "--train.lr needs a value"),
+        (["--cofig", "x.yaml"], "unknown flag --cofig; did you mean --config?"),
+        (["--num-worker=8"], "unknown flag --num-worker; did you mean --num-workers?"),
+        (["--setings", "--recipe", "a"], "unknown flag --setings; did you mean --settings?"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
-            parse_arguments(argv)
+            parse_arguments(argv, ("num-workers", "settings"))
+    assert parse_arguments(["--num-workers", "8"], ("num-workers",)).overrides == [("num-workers", "8")]
+    assert parse_arguments(["--run", "{seed: 1}", "--train.config", "1"]).overrides == [("run", "{seed: 1}"), ("train.config", "1")]
 
 
 def test_settings_of_a_program_become_plain_values_with_their_places() -> None:

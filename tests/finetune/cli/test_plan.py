@@ -153,6 +153,15 @@ def test_the_printed_command_can_be_pasted(tmp_path: Path, capsys: pytest.Captur
         assert dict(arguments.overrides).items() >= {"model.lora": "{rank: 4}", "model.revision": "it's"}.items()
 
 
+def test_the_settings_of_a_launched_training_are_those_of_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(argv_in(tmp_path, "--settings")) == 0
+    plain = capsys.readouterr().out
+    assert plan.main(argv_in(tmp_path, "--settings", "--launch", "fsdp2", "--num_processes", "2")) == 0
+    assert capsys.readouterr().out == plain
+    assert plan.main(argv_in(tmp_path, "--settings", "--launch", "none.yaml")) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
 def test_a_long_value_is_printed_as_valid_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "a: 'text' # that " * 20 + "\nhas two lines"
     assert plan.main(argv_in(tmp_path, "--settings", "--model.revision", json.dumps(long))) == 0
