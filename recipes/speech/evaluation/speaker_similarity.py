@@ -68,6 +68,11 @@ def load_independent_encoder(name: str) -> SimilarityEncoder:
     return load_at_master_rate(Path(name).name, open_xvector_encoder("--speaker-model", name))
 
 
+def digest_independent_encoder(name: str) -> str:
+    """The name of an encoder that a package contains; otherwise the digest of its weights: another folder can have the same name."""
+    return name if name == resemblyzer_encoder.NAME else open_xvector_encoder("--speaker-model", name).digest
+
+
 def load_resemblyzer_encoder() -> SimilarityEncoder:
     """The speaker encoder of the package resemblyzer. Raises `UserError` if it is not installed or its weights cannot be read."""
     return load_at_master_rate(resemblyzer_encoder.NAME, open_voice_encoder("--speaker-model", resemblyzer_encoder.NAME))

@@ -18,7 +18,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export, selection_record
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
-from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, speaker_similarity, systems
 from overtone.recipes.speech.evaluation.confidence_intervals import LEAST_TEXTS, least_texts
 from overtone.recipes.speech.evaluation.evaluation_items import Check, Item, normalize
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, System, Take
@@ -246,7 +246,7 @@ def describe_settings(plan: SelectionPlan) -> dict[str, JsonValue]:
     options = plan.options
     return {
         "asr": options.asr,
-        "speaker_model": plan.speaker_model,
+        "speaker_model": plan.speaker_model and speaker_similarity.digest_independent_encoder(plan.speaker_model),
         "greedy": options.greedy,
         "seed": options.seed,
         "max_seconds": options.max_seconds,
