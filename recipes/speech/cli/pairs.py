@@ -46,6 +46,12 @@ def parse(command: GenerateCommand, argv: list[str]) -> argparse.Namespace:
     )
     weights = " ".join(f"{name}={value:g}" for name, value in RewardWeights().model_dump().items())
     parser.add_argument("--weights", nargs="+", default=[], metavar="MEASURE=W", help=f"of the measures in the reward (default: {weights})")
+    parser.add_argument(
+        "--val-share",
+        type=float,
+        default=PairOptions.val_share,
+        help="share of the texts to validate on, in val.jsonl (default %(default)g)",
+    )
     parser.add_argument("--batch", type=int, default=8, help="clips per batch (default %(default)s)")
     decoding = parser.add_argument_group("sampling")
     decoding.add_argument("--seed", type=int, default=0, help="each clip's seed is derived from it (default %(default)s)")
@@ -80,12 +86,17 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
         max_wer=args.max_wer,
         weights=weights,
         batch=args.batch,
+        val_share=args.val_share,
     )
     summary = pair_dataset.make_pairs(command.speech, model, options)
     dropped = summary["dropped"]
     assert isinstance(dropped, dict)
     reasons = "".join(f"; {count} without: {reason}" for reason, count in dropped.items())
     print_line(f"{args.out / pair_dataset.ROWS}: {summary['pairs']} pairs of {summary['texts']} texts{reasons}")
+    if summary["val"]:
+        print_line(f"{summary['val']} of them are in {args.out / pair_dataset.VAL}, to validate on")
+    elif summary["pairs"] and args.val_share:
+        print_line(f"no text was selected for the {args.val_share:.0%} to validate on, so there is no {pair_dataset.VAL}")
     if not summary["pairs"]:
         print_line("no pair is clear: give more --samples, a higher --temperature, a lower --margin, or a higher --max-wer")
     return 0

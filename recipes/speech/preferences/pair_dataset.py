@@ -3,6 +3,7 @@
 FOLDER/clips/       the clips, to listen to
 FOLDER/clips.jsonl  each clip with codes and measures; what is in it is not spoken again
 FOLDER/train.jsonl  the pairs, for `--recipe voice_dpo`
+FOLDER/val.jsonl    pairs of other texts, to validate on
 FOLDER/summary.json how many pairs were kept, and why texts have none
 """
 
@@ -21,13 +22,14 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from overtone.data_prep.clips.duplicates import normalise_text
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.json_schema import parse_model
 from overtone.finetune.storage.strict_json import loads_object
 from overtone.finetune.terminal import print_line
-from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, speaker_similarity, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.systems import System
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
@@ -41,7 +43,7 @@ from .pair_selection import MARGIN, MAX_WER, ClipRecord, choose_pair, store_meas
 from .reward_weights import RewardWeights
 from .speech_judge import SpeechJudge, load_judge
 
-CLIPS, RECORDS, ROWS, SUMMARY = "clips", "clips.jsonl", "train.jsonl", "summary.json"
+CLIPS, RECORDS, ROWS, VAL, SUMMARY = "clips", "clips.jsonl", "train.jsonl", "val.jsonl", "summary.json"
 WORKSPACE = "export"
 """Beginning of the names of temporary folders in the dataset's folder, in which a checkpoint is exported."""
 
@@ -63,6 +65,7 @@ class PairOptions:
     max_wer: float = MAX_WER
     weights: RewardWeights = field(default_factory=RewardWeights)
     batch: int = 8
+    val_share: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def check_numbers(options: PairOptions) -> None:
         raise UserError(f"--margin {options.margin:g}: must be more than 0 and finite, since equal clips teach nothing")
     if not 0 <= options.max_wer < math.inf:
         raise UserError(f"--max-wer {options.max_wer:g}: must be 0 or more, and finite; 0.2 is one wrong word of five")
+    if not 0 <= options.val_share < 1:
+        raise UserError(f"--val-share {options.val_share:g}: expected a share from 0 up to but not including 1")
     if options.sampling.greedy:
         raise UserError("--greedy: all clips of a text would be the same; remove it")
 
@@ -182,7 +187,7 @@ def describe_settings(
         "data": files.digest(options.data),  # the similarity is that to the clips of all rows
         "recordings": [files.digest(path) for path in sorted(clips)],
         "asr": intelligibility.digest_whisper(options.asr),
-        "speaker_model": speaker_model,
+        "speaker_model": speaker_model and speaker_similarity.digest_independent_encoder(speaker_model),
         **intelligibility.describe_retry(options.asr),
     }
 
@@ -285,22 +290,35 @@ def speak_batch(
         yield record
 
 
+def compute_split_position(text: str) -> float:
+    """Return a number from 0 to 1 that depends only on the words of a text."""
+    return int.from_bytes(hashlib.sha256(normalise_text(text).encode()).digest()[:7]) / 2**56
+
+
 def write_rows(
     items: Sequence[Item], plans: Sequence[ClipPlan], records: Mapping[str, ClipRecord], options: PairOptions, notes: Sequence[str]
 ) -> dict[str, JsonValue]:
-    """Pair the clips of each text; write the rows and the summary, which is returned."""
-    rows, dropped = list[dict[str, JsonValue]](), Counter[str]()
+    """Pair the clips of each text; write the rows and the summary, which is returned. All pairs of a text are on one side of the split, and
+    more texts do not move others. Raises `UserError` if all pairs would validate."""
+    rows, val, dropped = list[dict[str, JsonValue]](), list[dict[str, JsonValue]](), Counter[str]()
     for item in items:
         clips = [records[plan.key] for plan in plans if plan.item.key == item.key]
         found = choose_pair(clips, options.weights, options.margin, options.max_wer)
         if isinstance(found, str):
             dropped[found] += 1
         else:
-            rows.append(found)
+            (val if compute_split_position(item.text) < options.val_share else rows).append(found)
+    if val and not rows:
+        raise UserError(f"no training pairs left: all {len(val)} validate; give a smaller --val-share, or more texts")
     files.write_jsonl(options.out / ROWS, rows)
+    if val:
+        files.write_jsonl(options.out / VAL, val)
+    else:
+        files.discard(options.out / VAL)  # of an earlier share
     summary: dict[str, JsonValue] = {
         "made_by": "overtone pairs",  # the studio knows the folder by this
-        "pairs": len(rows),
+        "pairs": len(rows) + len(val),
+        "val": len(val),
         "texts": len(items),
         "dropped": dict(dropped),
         "samples": options.samples,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from overtone.finetune import __main__ as verbs
+from overtone.finetune.errors import UserError
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.preferences import pair_dataset
 from overtone.recipes.speech.preferences.pair_dataset import read_records
+from overtone.recipes.speech.preferences.reward_weights import RewardWeights
 from tests.recipes.speech.cli.test_select_voice import make_data, train_run
 from tests.recipes.speech.preferences import pair_fixtures
 from tests.recipes.voice_clone.conftest import Ready, write_corpus
@@ -136,6 +139,54 @@ def test_other_recordings_and_another_recognizer_judge_again(words: list[str], t
     clip.write_bytes(clip.read_bytes() + b"\0")
     make(own, tmp_path / "out")
     assert len(heard) == 18
+
+
+def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both speakers of a text are on one side, and more texts or a larger share do not move a text out of the validation."""
+    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: {"text": clips[0]})
+
+    def divide(texts: int, share: float) -> tuple[list[str], list[str]]:
+        items: list[Any] = [SimpleNamespace(key=f"{n}{who}", text=f"Line {n}{who}") for n in range(texts) for who in ("!", ".")]
+        plans: list[Any] = [SimpleNamespace(item=item, key=item.key) for item in items]
+        given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=share)
+        summary = pair_dataset.write_rows(items, plans, {item.key: item.text for item in items}, given, ())  # type: ignore[misc]
+        found = [
+            [json.loads(line)["text"] for line in path.read_text().splitlines()] if (path := tmp_path / name).exists() else []
+            for name in ("train.jsonl", "val.jsonl")
+        ]
+        assert (summary["pairs"], summary["val"]) == (len(items), len(found[1])) == (len(found[0]) + len(found[1]), len(found[1]))
+        return found[0], found[1]
+
+    _, few = divide(60, 0.3)
+    trained, many = divide(90, 0.3)
+    assert 10 < len(few) < 60 and {*few} == {text for text in many if int(text[5:-1]) < 60}
+    assert not {text[:-1] for text in trained} & {text[:-1] for text in many} and {*many} < {*divide(90, 0.5)[1]}
+    assert divide(90, 0)[1] == [] and not (tmp_path / "val.jsonl").exists()
+    with pytest.raises(UserError, match="all 2 validate; give a smaller --val-share"):
+        divide(1, 0.999)
+
+
+def test_a_share_that_is_none_is_refused(words: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert verbs.main(["pairs", *words, "--out", str(tmp_path / "out"), "--val-share", "1"]) == 2
+    assert "--val-share 1: expected a share" in capsys.readouterr().err
+
+
+def test_links_at_the_names_of_its_files_lead_nowhere(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pair_fixtures.stand_in(monkeypatch)
+    out, precious = tmp_path / "out", tmp_path / "precious.jsonl"
+    rows = make(words, out, "--val-share", "0")
+    precious.write_text("{}\n")
+    for name in ("train.jsonl", "val.jsonl", "summary.json"):
+        (out / name).unlink(missing_ok=True)
+        (out / name).symlink_to(precious)
+    assert make(words, out, "--val-share", "0") == rows and precious.read_text() == "{}\n"
+    assert not any((out / name).is_symlink() for name in ("train.jsonl", "val.jsonl", "summary.json"))
+    (out / "clips.jsonl").unlink()
+    (out / "clips.jsonl").symlink_to(precious)
+    assert verbs.main(["pairs", *words, "--out", str(out)]) == 2
+    assert "clips.jsonl" in capsys.readouterr().err and precious.read_text() == "{}\n"
 
 
 def test_equal_lines_give_one_pair(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
