@@ -25,6 +25,41 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/speech/preferences/pair_selection.py",
+        "max(good, key=",
+        "max(judged, key=",
+        "tests/recipes/speech/preferences/test_pair_selection.py::test_the_chosen_clip_is_a_good_one",
+        "a voice learns to prefer clips that were cut off or misread",
+    ),
+    Mutant(
+        "recipes/speech/preferences/pair_dataset.py",
+        "json.dumps([options.sampling.seed, request.text, request.speaker, sample])",
+        "json.dumps([options.sampling.seed, request.text, request.speaker])",
+        "tests/recipes/speech/preferences/test_pair_dataset.py::test_a_killed_run_resumes_with_the_same_pairs",
+        "all clips of a text are the same, so that no text gives a pair",
+    ),
+    Mutant(
+        "recipes/speech/preferences/pair_dataset.py",
+        "compute_split_position(item.text) <",
+        "compute_split_position(item.key) <",
+        "tests/recipes/speech/preferences/test_pair_dataset.py::test_pairs_of_some_texts_validate",
+        "pairs of one text are in the training and in the validation",
+    ),
+    Mutant(
+        "recipes/voice_dpo/pair_rows.py",
+        "    if not ended:",
+        "    if False:",
+        "tests/recipes/voice_dpo/test_pair_rows.py::test_each_answer_has_all_codes_of_its_clip_and_the_end",
+        "a voice learns to end speech where a clip was cut off",
+    ),
+    Mutant(
+        "recipes/voice_dpo/pair_rows.py",
+        "(torch.arange(sum(others)) + sum(firsts)).split(others)",
+        "torch.arange(sum(others)).split(others)",
+        "tests/recipes/voice_dpo/test_recipe.py::test_terms_do_not_depend_on_the_batch",
+        "the log-probability of a clip counts codes of another one",
+    ),
+    Mutant(
         "recipes/language/modeling/expert_balance.py",
         "(places < row * ids.shape[1] + length)",
         "(places < (row + 1) * ids.shape[1])",
