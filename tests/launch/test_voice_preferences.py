@@ -18,6 +18,8 @@ from tests.launch.launching import launch, series
 from tests.launch.same_steps import ChangedCase, ChangedRuns
 from tests.recipes.voice_clone.conftest import make_ready, make_rows, write_corpus
 from tests.recipes.voice_dpo import spoken_pairs
+from tests.reliability import victims
+from tests.reliability.victims import Fault
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -74,6 +76,27 @@ def test_every_run_takes_the_steps_of_one_process(runs: ChangedRuns, world: int,
         names = list_metrics(other)
         assert len(names) >= 11 and [one[key] for key in names] == pytest.approx([other[key] for key in names], rel=1e-4, abs=1e-4)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def test_a_run_that_was_killed_while_saving_resumes_bit_by_bit(folder: Path, tmp_path: Path) -> None:
+    def words(run: str) -> list[str]:
+        keys = {**basic_keys(folder), "run.dir": str(tmp_path / run), "train.steps": "6", "checkpoint.every": "2"}
+        keys |= {"train.micro_tokens": "60", "train.global_batch_tokens": "120"}  # several steps of an epoch: the order must resume too
+        return ["--recipe", "voice_dpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
+
+    victims.finish(tmp_path / "whole-witness", 2, words("whole"))
+    commits = [number for number, operation in enumerate(victims.operations(tmp_path / "whole-witness")) if operation == "rename"]
+    codes = victims.wait(victims.start(tmp_path / "witness", 2, words("killed"), Fault(rank=0, number=commits[1])))
+    assert -9 in codes, victims.said(tmp_path / "witness")
+    launch("cpu", 2, "finetune/train.py", *words("killed"))
+    assert [event["step"] for event in series(tmp_path / "killed", "resumed")] == [2], "the save of step 4 was not committed"
+    whole, killed = (
+        {event["step"]: [event[key] for key in (*list_metrics(event), "grad_norm")] for event in series(tmp_path / run)}
+        for run in ("whole", "killed")
+    )
+    assert whole == killed and len(whole) == 6
+    folders = [export.export(tmp_path / run, tmp_path / f"export-{run}") for run in ("whole", "killed")]
+    assert len({(each / "model.safetensors").read_bytes() for each in folders}) == 1
 
 
 @pytest.mark.parametrize("world", [1, 2])
