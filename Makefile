@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_reward tests/recipes/llm_grpo tests/recipes/language tests/recipes/codec_lm \
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/llm_dpo tests/recipes/llm_reward tests/recipes/llm_grpo tests/recipes/policy tests/recipes/language tests/recipes/codec_lm \
     tests/recipes/image_classification tests/recipes/whisper \
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \

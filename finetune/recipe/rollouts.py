@@ -123,5 +123,7 @@ class Rollouts(Generic[OptionsT, ProcessorT]):
     """(means of a step) → raises `UserError` if the step must not be applied. Called on one rank before the update."""
     count_bytes: Callable[[Loaded, OptionsT, int, int], int]
     """(model, options, bytes of a number in the compute type, `train.micro_tokens`) → memory that the rollouts take on each rank."""
+    measure: Callable[[Sample], int] = lambda sample: len(sample["ids"])
+    """(answer, as a sample of `Recipe.collate`) → its positions."""
     replacements: Callable[[OptionsT], int] = lambda _: 0
     """Largest number of prompts that may be answered one after the other in the place of one of the step, while `can_be_replaced`."""

@@ -119,9 +119,10 @@ class RolloutLoop:
         run_on_main(self.world, lambda: rollouts.check(means, self.options))
 
     def _fill(self, turn: RankBatch, answered: Iterator[AnsweredPrompt], step: int | None) -> RankBatch:
+        assert self.recipe.rollouts is not None
         own = [next(answered) for _ in turn.prompts] if turn.counts else []
         samples = [sample for one in own for sample in one.rollout.samples] or self.worker.make_filler(turn.prompts[0], step)
-        tokens = sum(len(sample["ids"]) for sample in samples) if turn.counts else 0
+        tokens = sum(map(self.recipe.rollouts.measure, samples)) if turn.counts else 0
         batch = lay_samples(self.recipe, samples, turn.micro.packed, self.fixed)
         ids = tuple(one.prompt.row for one in own) if turn.counts else turn.micro.ids
         return replace(turn, batch=batch, micro=replace(turn.micro, ids=ids, tokens=tokens))

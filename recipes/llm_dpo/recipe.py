@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from overtone.finetune.config import Config, Data
 from overtone.finetune.errors import UserError
@@ -37,6 +37,7 @@ from overtone.recipes.language.chat_model_loading import ChatProcessor, load_cha
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
+from overtone.recipes.language.modeling.causal_model import score_tokens
 from overtone.recipes.language.preferences.preference_tokenization import (
     LABELLED,
     PAIR,
@@ -70,12 +71,6 @@ def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
     loaded = load_chat_model(config, state)
     attach_objective(loaded.model, options, options.desirable_weight, options.undesirable_weight)
     return replace(loaded, remarks=(*list_remarks(options, config.model.lora is not None, config.data), *loaded.remarks))
-
-
-def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
-    """One forward → the log-probability of each token of the answers [M] in nats."""
-    scores: Tensor = model(batch.tensors, batch.lengths, result="scores")
-    return scores
 
 
 def list_remarks(options: Options, has_adapters: bool, data: Data) -> list[str]:

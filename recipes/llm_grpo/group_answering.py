@@ -15,12 +15,12 @@ from overtone.finetune.storage.model_security import read_object
 from overtone.recipes.language.causal_lm_export_files import GENERATION
 from overtone.recipes.language.rollout_generation import GeneratedTokens, RolloutGenerator, RolloutRequest
 from overtone.recipes.language.tokenization.stop_tokens import find_stop_ids
-from overtone.recipes.llm_grpo.answer_samples import METRIC, REWARD
 from overtone.recipes.llm_grpo.answer_thoughts import has_thoughts, leave_out_thoughts, list_hidden_ids
 from overtone.recipes.llm_grpo.options import Options
-from overtone.recipes.llm_grpo.policy_objectives import count_targets, find_advantages, has_variance, weigh_token
 from overtone.recipes.llm_grpo.prompt_rows import PromptProcessor, decode_row
 from overtone.recipes.llm_grpo.rewards.reward_scoring import GeneratedText, RewardScorer, ScoredAnswer
+from overtone.recipes.policy.policy_objectives import find_advantages, has_variance
+from overtone.recipes.policy.rollout_samples import REWARD, make_lesson, name_metrics
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,8 @@ class GroupAnswering:
             "supervised": torch.tensor([False] * len(prompt) + [True] * tokens),
         }
         if lesson is not None:
-            trained = not scored.unknown  # also not by the KL divergence, which needs no reward
             metrics["flat_groups"] = float(lesson.flat)
             if self._options.dynamic_sampling:
                 metrics["replaced_groups"] = float(lesson.replaced)
-            sample |= {
-                "rollout": torch.tensor(answer.scores),
-                "advantage": torch.tensor(lesson.advantage),
-                "weight": torch.tensor(weigh_token(objective, tokens, self._options.max_new_tokens) * trained),
-                "targets": torch.tensor(count_targets(objective, tokens) * trained),
-            }
-        return sample | {METRIC + name: torch.tensor(value) for name, value in metrics.items()}
+            sample |= make_lesson(objective, answer.scores, lesson.advantage, self._options.max_new_tokens, not scored.unknown)
+        return sample | name_metrics(metrics)

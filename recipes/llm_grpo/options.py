@@ -11,11 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from overtone.finetune.config import COMMAND_LINE_ONLY, FilePath, Section
 from overtone.recipes.language.options import ChatOptions
+from overtone.recipes.policy.policy_options import PolicyOptions
 
-ObjectiveName = Literal["grpo", "dr_grpo", "dapo"]
 FailureTreatment = Literal["leave_out", "zero", "stop"]
-CLIP_HIGH: dict[ObjectiveName, float] = {"grpo": 0.2, "dr_grpo": 0.2, "dapo": 0.28}
-"""Values of the papers."""
 
 
 def _judge_address(value: str) -> str:
@@ -113,33 +111,17 @@ class Rewards(Section):
     """Memory limit of the process in which these run."""
 
 
-class Options(ChatOptions):
+class Options(PolicyOptions, ChatOptions):
     """Options of training by rewards."""
 
-    objective: ObjectiveName = "grpo"
-    """`grpo` (Shao et al. 2024): advantages divided by the group's standard deviation, mean over each answer's tokens. `dr_grpo` (Liu et
-    al. 2025): neither of these two divisions. `dapo` (Yu et al. 2025): as grpo, but all tokens of a step count equally, with a higher upper
-    bound of the ratio."""
     rewards: Rewards = Rewards()
     """Rewards of an answer; at least one is needed."""
-    group: int = Field(default=8, ge=2)
-    """Answers to each prompt of a step."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Longest answer, without the token that ends it. A longer one is cut off, and counted."""
     dynamic_sampling: int = Field(default=0, ge=0, le=64)
     """Largest number of further prompts that are answered one after the other in the place of one whose group has no variance in its
     rewards, `overlong` not counted (DAPO, eq. 11); 0: such a group stays, and teaches nothing. They are drawn from the rows of the same
     file that are not longer."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The importance ratio of a token counts down to 1 minus this."""
-    clip_high: float | None = Field(default=None, gt=0)
-    """The importance ratio of a token counts up to 1 plus this; null: 0.2, and 0.28 for dapo."""
-    kl_weight: float = Field(default=0.0, ge=0)
-    """Weight β of the KL divergence from the base; 0 needs no base beside the model. The paper of GRPO uses 0.04."""
-    max_mismatch: float = Field(default=0.1, gt=0)
-    """Largest mean difference, in nats per token, between the log-probabilities of generation and of training; above it the run stops."""
-    rollout_batch: int = Field(default=32, ge=1)
-    """Answers that each rank generates at once: more are faster and take more memory."""
 
     @model_validator(mode="after")
     def _refuse_unused(self) -> Self:
@@ -149,8 +131,3 @@ class Options(ChatOptions):
         if overlong is not None and overlong.tokens > self.max_new_tokens:
             raise ValueError(f"rewards.overlong.tokens: {overlong.tokens} is more than max_new_tokens: {self.max_new_tokens}; lower it")
         return self
-
-    @property
-    def upper_clip(self) -> float:
-        """`clip_high`, or the objective's default."""
-        return CLIP_HIGH[self.objective] if self.clip_high is None else self.clip_high

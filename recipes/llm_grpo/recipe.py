@@ -8,6 +8,7 @@ output head never computes full logits.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,13 +22,15 @@ from overtone.recipes.language.chat_model_loading import ChatProcessor, load_cha
 from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
-from overtone.recipes.language.modeling.causal_model import CausalModel
+from overtone.recipes.language.modeling.causal_model import CausalModel, score_tokens
 from overtone.recipes.language.rollout_generation import check_base, count_generation_bytes
+from overtone.recipes.policy.policy_options import describe_reference, needs_reference
+from overtone.recipes.policy.policy_terms import attach_bounds, check_mismatch, compute_terms
+from overtone.recipes.policy.rollout_samples import MISMATCH
 
-from .answer_samples import MISMATCH, collate, pack
+from .answer_samples import collate, pack
 from .group_answering import GroupAnswering
 from .options import Options
-from .policy_terms import attach_bounds, check_mismatch, compute_terms, score_tokens
 from .prompt_rows import PromptProcessor, list_unused, measure_length, read
 from .reward_digests import digest_rewards
 from .rewards.reward_scoring import list_weights
@@ -68,10 +71,7 @@ def make_processor(chats: ChatProcessor[Options], model: torch.nn.Module) -> Pro
 def describe_memory(options: Options, has_adapters: bool) -> list[str]:
     """For the log and `plan`: what takes memory beside the trained model."""
     copy = f"rollouts: a copy of the model in the compute type on each rank, and the keys and values of {options.rollout_batch} answers"
-    if not needs_reference(options):
-        return [copy, "reference: none (options.kl_weight is 0)"]
-    base = "the model with its adapters switched off" if has_adapters else "a frozen copy of the base, sharded as the model is"
-    return [copy, f"reference: {base}, one more forward pass for each batch"]
+    return [copy, describe_reference(options, has_adapters)]
 
 
 def describe_dropout(model: torch.nn.Module) -> list[str]:
@@ -80,11 +80,6 @@ def describe_dropout(model: torch.nn.Module) -> list[str]:
     settings = model.config.get_text_config().to_dict().items()
     found = [f"{key} {value:g}" for key, value in settings if "drop" in key and isinstance(value, float) and value > 0]
     return [f"dropout of the base is off, as answers are generated without it: {', '.join(found)}"] if found else []
-
-
-def needs_reference(options: Options) -> bool:
-    """Return whether the loss compares with the base."""
-    return options.kl_weight > 0
 
 
 def count_rollout_bytes(loaded: Loaded, options: Options, itemsize: int, micro_tokens: int) -> int:
@@ -137,7 +132,7 @@ RECIPE = Recipe(
     read=read,
     list_unused=list_unused,
     collate=collate,
-    loss=compute_terms,
+    loss=partial(compute_terms, score_tokens),
     length=measure_length,
     reference=Reference(predict=score_tokens, needed=needs_reference),
     rollouts=Rollouts(

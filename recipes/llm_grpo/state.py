@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from overtone.recipes.language.state import ChatState
-from overtone.recipes.llm_grpo.options import FailureTreatment, ObjectiveName
+from overtone.recipes.llm_grpo.options import FailureTreatment
+from overtone.recipes.policy.policy_options import ObjectiveName
 
 
 class PolicyState(ChatState):

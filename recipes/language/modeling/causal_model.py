@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loss_head import LossHead
-from overtone.finetune.recipe import BASE_STATES
+from overtone.finetune.recipe import BASE_STATES, Batch
 from overtone.finetune.storage.model_classes import list_causal_tokenizers
 from overtone.finetune.storage.model_security import Kind
 from overtone.recipes import transformers_meta_models
@@ -181,3 +181,9 @@ def choose_loss_head(requested: str) -> type[LossHead]:
         return LossHead
     check_runnable()
     return LigerHead
+
+
+def score_tokens(model: nn.Module, batch: Batch) -> Tensor:
+    """One forward → the log-probability of each token of the answers [M] in nats, answer by answer."""
+    scores: Tensor = model(batch.tensors, batch.lengths, result="scores")
+    return scores

@@ -12,7 +12,7 @@ from overtone.finetune.recipe import Sample
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.language.modeling.causal_model import CausalModel
 from overtone.recipes.llm_grpo.options import Options
-from overtone.recipes.llm_grpo.policy_objectives import count_targets, find_advantages, weigh_token
+from overtone.recipes.policy.policy_objectives import count_targets, find_advantages, weigh_token
 
 LONGEST = 9
 

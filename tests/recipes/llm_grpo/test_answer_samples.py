@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from overtone.finetune.recipe import Sample
-from overtone.recipes.llm_grpo.answer_samples import LOSS, collate, pack
+from overtone.recipes.llm_grpo.answer_samples import collate, pack
+from overtone.recipes.policy.rollout_samples import LOSS
 
 
 def make_sample(prompt: int, tokens: int, targets: int, advantage: float) -> Sample:

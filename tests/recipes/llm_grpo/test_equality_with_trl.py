@@ -14,11 +14,11 @@ from transformers.models.qwen3 import modeling_qwen3
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.llm_grpo.answer_samples import pack
 from overtone.recipes.llm_grpo.options import ObjectiveName, Options
-from overtone.recipes.llm_grpo.policy_objectives import find_advantages
+from overtone.recipes.policy.policy_objectives import find_advantages
 from tests.recipes.llm_dpo.pairs_trained_plainly import normalize
 from tests.recipes.llm_grpo.groups import LONGEST, FixedAnswer, make_groups
-from tests.recipes.llm_grpo.test_policy_terms import LossAndGradients, compare, compute_by_recipe, read_gradients
 from tests.recipes.llm_sft import families, tiny_runs
+from tests.recipes.policy.test_policy_terms import LossAndGradients, compare, compute_by_recipe, read_gradients
 
 
 def compute_by_trl(folder: Path, groups: list[list[FixedAnswer]], options: Options) -> LossAndGradients:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from overtone.finetune.recipe import DIVERGENCE, REFERENCE, Batch
+from overtone.recipes.language.modeling.causal_model import score_tokens
 from overtone.recipes.llm_dpo import answer_batches
 from overtone.recipes.llm_dpo.answer_batches import Sample, make_labelled, make_pair
 from overtone.recipes.llm_dpo.options import Options
-from overtone.recipes.llm_dpo.recipe import score_tokens
 from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms, report_means, sum_answers
 
 PROMPT, OTHER = [7, 8], [9]

@@ -14,10 +14,11 @@ from transformers.models.qwen3 import modeling_qwen3
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import REFERENCE, Batch
 from overtone.recipes.language.modeling import varlen_attention
-from overtone.recipes.llm_grpo import policy_terms
-from overtone.recipes.llm_grpo.answer_samples import LOSS, collate, pack
+from overtone.recipes.language.modeling.causal_model import score_tokens
+from overtone.recipes.llm_grpo.answer_samples import collate, pack
 from overtone.recipes.llm_grpo.options import Options
-from overtone.recipes.llm_grpo.policy_terms import attach_bounds, check_mismatch, compute_terms
+from overtone.recipes.policy.policy_terms import attach_bounds, check_mismatch, compute_terms
+from overtone.recipes.policy.rollout_samples import LOSS
 from tests.recipes.llm_dpo.pairs_trained_plainly import normalize
 from tests.recipes.llm_grpo.groups import LONGEST, FixedAnswer, load_model, make_groups, make_samples
 from tests.recipes.llm_sft import tiny_runs
@@ -84,7 +85,7 @@ def compute_by_recipe(folder: Path, groups: list[list[FixedAnswer]], options: Op
         start += count
     targets, total = sum(batch.targets[LOSS] for batch in batches), 0.0
     for batch in batches:
-        loss = compute_terms(model, batch)[LOSS].sum / targets
+        loss = compute_terms(score_tokens, model, batch)[LOSS].sum / targets
         loss.backward()
         total += float(loss.detach())
     return total, read_gradients(model)
@@ -119,17 +120,19 @@ def test_some_ratios_are_clipped_and_the_mismatch_is_measured(base: Path) -> Non
     model, options = load_model(base), Options()
     attach_bounds(model, options)
     groups = make_groups(base)
-    terms = compute_terms(model, pack(make_samples(groups, options)))
+    terms = compute_terms(score_tokens, model, pack(make_samples(groups, options)))
     plain: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
     found = [(score_plainly(plain, answer).detach() - torch.tensor(answer.scores)).abs().sum() for group in groups for answer in group]
     assert float(terms["mismatch"].sum) == pytest.approx(float(sum(found)))
     assert 0 < float(terms["clipped"].sum) < 27 and terms["mismatch"].weight == terms["clipped"].weight == 0
 
 
-def test_the_loss_of_an_evaluation_is_minus_the_reward_and_needs_no_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_terms, "score_tokens", None)
+def test_the_loss_of_an_evaluation_is_minus_the_reward_and_needs_no_forward() -> None:
+    def refuse(*_: object) -> Tensor:
+        raise AssertionError("a forward")
+
     sample = {"ids": torch.tensor([1, 2]), "supervised": torch.tensor([False, True]), "metric/reward": torch.tensor(0.75)}
-    terms = compute_terms(torch.nn.Module(), collate([sample, sample]))
+    terms = compute_terms(refuse, torch.nn.Module(), collate([sample, sample]))
     assert float(terms[LOSS].sum) == -1.5 and float(terms["reward"].sum) == 1.5
 
 

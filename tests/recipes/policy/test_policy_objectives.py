@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.recipes.llm_grpo.policy_objectives import (
+from overtone.recipes.policy.policy_objectives import (
     clip_surrogate,
     count_targets,
     estimate_kl,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from overtone.recipes.llm_grpo.options import ObjectiveName
+from overtone.recipes.policy.policy_options import ObjectiveName
 
 LEAST_SPREAD = 1e-9
 """Rewards of a group that differ by less, relative to the largest one, are equal up to rounding: the group has no variance."""

@@ -1,0 +1,1 @@
+"""Policy optimization by rewards, for any model that scores its own outputs: options, objectives, samples and terms of the loss."""
