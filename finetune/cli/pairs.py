@@ -30,6 +30,6 @@ def main(argv: list[str]) -> int:
     folder, name = find_evaluated(model, given.recipe, given.rest)
     pairs = load_inference(find_recipe(name)).pairs
     if pairs is None:
-        raise UserError(f"{model}: no recipe learns from pairs of clips of {name}; give a voice of voice_clone or voice_dpo")
+        raise UserError(f"{model}: no recipe learns from pairs of clips of {name}; give a voice of voice_clone, voice_dpo or voice_grpo")
     announce_torch(f"the model {model}")
     return pairs(export_at_strength(folder, name, given.strength), given.rest)

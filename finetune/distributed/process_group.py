@@ -65,6 +65,8 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))
     cudnn_sdpa.disable_cudnn()
+    # True, as in most launch files for FSDP, lets transformers load weights on one process alone, also those of a codec or a judge.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]  # public, but missing in the module's __all__

@@ -29,13 +29,12 @@ from .verbs import INFERENCE
 
 def load(config: Config[Options]) -> Loaded[ImageProcessing]:
     """The model on meta with one output for each label. Requires `prepare` to have run."""
-    return make_loaded(config, load_state(config.run.dir, ClassifierState).labels)
+    return make_loaded(config.model, config.options, load_state(config.run.dir, ClassifierState).labels)
 
 
-def make_loaded(config: Config[Options], names: list[str]) -> Loaded[ImageProcessing]:
+def make_loaded(source: Model, options: Options, names: list[str]) -> Loaded[ImageProcessing]:
     """The model of the base's config.json for these labels. Raises `UserError` for a base that cannot be trained."""
-    options = config.options
-    base = resolve_source(config.model.source, config.model.revision)
+    base = resolve_source(source.source, source.revision)
     processor = image_processing.load_image_processor(base)
     size = image_processing.find_input_size(processor, base)
     known = modeling.set_labels(modeling.read_config(base), names)
@@ -72,7 +71,7 @@ def choose_labels(options: Options, data: Data, model: Model) -> list[str]:
 
 def sketch(config: Config[Options]) -> Sketch[ImageProcessing]:
     """For `overtone plan`: black images."""
-    loaded = make_loaded(config, choose_labels(config.options, config.data, config.model))
+    loaded = make_loaded(config.model, config.options, choose_labels(config.options, config.data, config.model))
     filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
     return Sketch(loaded, lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor)
 

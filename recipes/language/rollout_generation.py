@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.current_weights import allocate_weights, copy_weights
 from overtone.recipes.language.modeling.causal_model import build_stock
 from overtone.recipes.language.serving.batching_compatibility import find_config_obstacle, find_obstacle
 from overtone.recipes.language.serving.continuous_batching import TokenBatch
 from overtone.recipes.language.serving.ragged_transformers_cache import StockRowCache
-from overtone.recipes.speech.decoding.ragged_kv_cache import WINDOW, count_rows
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 SAMPLED, GREEDY = CodeSampler(greedy=False), CodeSampler(greedy=True)
 """Answers are drawn from the model's own distribution, with nothing cut off, so that the log-probabilities are those of the policy."""
@@ -67,13 +67,7 @@ class RolloutGenerator:
     @torch.no_grad()
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the weights. Raises `UserError` for a model whose requests cannot share a batch."""
-        own, missing = dict(self._model.named_parameters()), {name for name, _ in self._model.named_parameters()}
-        for name, value in weights:
-            if name in own:  # a tied weight has one name here
-                own[name].copy_(value)
-                missing.discard(name)
-        if missing:
-            raise UserError(f"{self._base}: training has no weights {', '.join(sorted(missing)[:3])}, which generation needs")
+        copy_weights(weights, self._model, self._base)
         if self._batch is None:
             refuse_obstacle(self._base, find_obstacle(self._model))
             self._batch = _ScoredBatch(self._model, self._stop_ids, self._slots, None, RepeatedPromptCache)
@@ -182,16 +176,7 @@ def refuse_obstacle(base: Path, obstacle: str | None) -> None:
 def make_empty_copy(base: Path, buffers: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """Return transformers' own model in eval mode with weights of any value. `buffers`: values of persistent buffers by name."""
     whole = build_stock(base, "sdpa").eval()
-    made: dict[int, nn.Parameter] = {}
-    for module in whole.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                empty = torch.empty(parameter.shape, dtype=dtype if parameter.is_floating_point() else parameter.dtype, device=device)
-                made.setdefault(id(parameter), nn.Parameter(empty, requires_grad=False))
-                module._parameters[name] = made[id(parameter)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(device)
+    allocate_weights(whole, dtype, device)
     head: Any = whole.get_output_embeddings()
     if whole.config.get_text_config().tie_word_embeddings:  # moving to meta has untied them
         head.weight = whole.get_input_embeddings().weight
@@ -199,11 +184,3 @@ def make_empty_copy(base: Path, buffers: Mapping[str, Tensor], dtype: torch.dtyp
         if name in buffers:
             buffer.copy_(buffers[name])
     return whole
-
-
-def count_generation_bytes(parameters: int, config: PretrainedConfig, itemsize: int, slots: int, positions: int) -> int:
-    """Return the bytes of a copy with so many parameters, and of the keys and values of `slots` answers of so many positions each."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    stored = -(-positions // WINDOW) * WINDOW
-    return itemsize * (parameters + 2 * config.num_hidden_layers * heads * size * stored * count_rows(slots))

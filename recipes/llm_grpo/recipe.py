@@ -23,10 +23,11 @@ from overtone.recipes.language.exporting import model_card
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
 from overtone.recipes.language.modeling import loss_assumption_checks
 from overtone.recipes.language.modeling.causal_model import CausalModel, score_tokens
-from overtone.recipes.language.rollout_generation import check_base, count_generation_bytes
+from overtone.recipes.language.rollout_generation import check_base
 from overtone.recipes.policy.policy_options import describe_reference, needs_reference
 from overtone.recipes.policy.policy_terms import attach_bounds, check_mismatch, compute_terms
 from overtone.recipes.policy.rollout_samples import MISMATCH
+from overtone.recipes.speech.decoding.ragged_kv_cache import count_generation_bytes
 
 from .answer_samples import collate, pack
 from .group_answering import GroupAnswering
@@ -134,7 +135,7 @@ RECIPE = Recipe(
     collate=collate,
     loss=partial(compute_terms, score_tokens),
     length=measure_length,
-    reference=Reference(predict=score_tokens, needed=needs_reference),
+    reference=Reference[Options](predict=score_tokens, needed=needs_reference),
     rollouts=Rollouts(
         open=GroupAnswering,
         check=check_mismatch,

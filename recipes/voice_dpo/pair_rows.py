@@ -14,6 +14,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Batch, Row, Sample
 from overtone.recipes.preferences.batch_targets import count_targets, place_answers
 from overtone.recipes.qwen3_tts.model import sequence_layout
+from overtone.recipes.qwen3_tts.model.clip_scores import collate_clips
 from overtone.recipes.qwen3_tts.model.sequence_layout import IGNORE, ROLE, SpeechProcessor, TokenIds
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech
 
@@ -81,17 +82,10 @@ def split_sides(sample: Sample) -> tuple[Sample, Sample]:
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """A batch with a clip in each row, padded on the right: the tensors of `sequence_layout.collate`; `answers` as `batch_targets`
-    describes it, each answer the 16·T codes of a clip and its end; and `order` [M + 15·N], by which `SpeechModel`'s scores become those of
-    one clip after the other."""
-    clips = [clip for sample in samples for clip in split_sides(sample)]
-    batch = sequence_layout.collate(clips)
-    firsts = [int((clip["labels"] != IGNORE).sum()) for clip in clips]
-    others = [int(clip["frame_mask"].sum()) * (clip["codes"].shape[-1] - 1) for clip in clips]
-    of_first, of_others = torch.arange(sum(firsts)).split(firsts), (torch.arange(sum(others)) + sum(firsts)).split(others)
-    order = torch.cat([part for pair in zip(of_first, of_others, strict=True) for part in pair])
-    answers = place_answers([first + other for first, other in zip(firsts, others, strict=True)])
-    return Batch({**batch.tensors, "answers": answers, "order": order}, count_targets(len(samples), len(order)))
+    """A batch with a clip in each row, padded on the right: the tensors of `collate_clips`; and `answers` as `batch_targets` describes it,
+    each answer the tokens of a clip."""
+    batch, tokens = collate_clips([clip for sample in samples for clip in split_sides(sample)])
+    return Batch({**batch.tensors, "answers": place_answers(tokens)}, count_targets(len(samples), sum(tokens)))
 
 
 def make_dummy_pair(positions: int, ids: TokenIds) -> Sample:

@@ -10,31 +10,36 @@ copy of it (`Recipe.reference`). An export is one of voice_clone: named voices (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from overtone.finetune.config import Config, Data, Lora
-from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.modeling.lora_adapters import is_targeted
 from overtone.finetune.recipe import REFERENCE, Batch, Loaded, PredictionCache, Recipe, Reference, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.preferences.batch_targets import KL, count_predictions
 from overtone.recipes.preferences.preference_terms import attach_objective, compute_terms
 from overtone.recipes.preferences.reference_choice import describe_reference, is_reference_cached, needs_reference
 from overtone.recipes.qwen3_tts.exporting.export_plan import FORMATS, plan_export
-from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SCORES, block_classes, build_on_meta
-from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
+from overtone.recipes.qwen3_tts.model.base_voices import (
+    BaseVoices,
+    load_voices,
+    make_speech_processor,
+    read_base_voices,
+    read_speaker_vectors,
+    require_voices,
+)
+from overtone.recipes.qwen3_tts.model.clip_scores import score_codes
+from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS
+from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor, TokenIds
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 from overtone.recipes.speech.training_files import describe_training_files, list_training_files
 from overtone.recipes.speech.voices_json_content import describe_base
 
-from .base_voices import BaseVoices, read_base_voices, read_speaker_vectors
 from .options import Options
 from .pair_rows import collate, make_dummy_pair, read_row
 from .state import PairData, VoicePreferenceState
@@ -46,7 +51,7 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     base, options = resolve_source(config.model.source, config.model.revision), config.options
     voices = read_base_voices(base)
     pairs = count_pairs(config.data)
-    require_voices(voices, pairs)
+    require_voices(voices, pairs, "pairs")
     name, sha256 = describe_training_files(list_training_files(config.data))
     state = VoicePreferenceState(
         speakers=voices.speakers,
@@ -59,8 +64,15 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
         label_smoothing=options.label_smoothing,
         length_normalized=options.length_normalized,
     )
-    loaded = make_loaded(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows))
-    return replace(loaded.with_processor(make_processor(base, voices)), state=state)
+    loaded = load_pair_model(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows))
+    return replace(loaded.with_processor(make_speech_processor(base, voices)), state=state)
+
+
+def load_pair_model(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded[None]:
+    """The model with its objective."""
+    loaded = load_voices(base, voices, vectors, lora, (describe_reference(options, lora is not None),))
+    attach_objective(loaded.model, options)
+    return loaded
 
 
 def count_pairs(data: Data) -> dict[str, int]:
@@ -68,36 +80,6 @@ def count_pairs(data: Data) -> dict[str, int]:
     pairs = Counter[str]()
     visit_speakers(data, "voice_dpo", None, lambda _, name, __: pairs.update([name]))
     return dict(sorted(pairs.items()))
-
-
-def require_voices(voices: BaseVoices, found: Collection[str]) -> None:
-    """Raises `UserError` for a speaker of the pairs that the base lacks."""
-    known = [speaker.name for speaker in voices.speakers]
-    if missing := sorted({*found} - {*known}):
-        raise UserError(
-            f"speaker {missing[0]!r} of the pairs is not one of the base's voices, {', '.join(known)}; give the model that spoke the pairs"
-        )
-
-
-def make_loaded(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded:
-    """The model of `base` with speaker vectors [speakers, H]; without processor and state."""
-    with limit_construction(base):
-        model = build_on_meta(voices.config, vectors, 0.0, 1.0, has_adapter=partial(is_targeted, lora))
-    attach_objective(model, options)
-    return Loaded(
-        model=model,
-        processor=None,
-        blocks=block_classes(),
-        base=base,
-        buffers={"speaker_vectors": vectors},
-        remarks=(describe_reference(options, lora is not None),),
-    )
-
-
-def make_processor(base: Path, voices: BaseVoices) -> SpeechProcessor:
-    """The processor that turns rows into samples, with the speakers in the order of their vectors."""
-    indices = {speaker.name: index for index, speaker in enumerate(voices.speakers)}
-    return SpeechProcessor(load_tokenizer(base), TokenIds.from_config(voices.config), indices)
 
 
 def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
@@ -113,14 +95,8 @@ def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
         added = {REFERENCE: torch.zeros(batch.targets[KL])} if is_reference_cached(options) else {}
         return replace(batch, tensors={**batch.tensors, **added})
 
-    loaded = make_loaded(options, config.model.lora, base, voices, vectors)
-    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices))
-
-
-def score_codes(model: nn.Module, batch: Batch) -> Tensor:
-    """One forward → the log-probability of each code and end of speech [N] in nats, clip by clip."""
-    scores: Tensor = model(batch.tensors, result="scores")[SCORES]
-    return scores[batch.tensors["order"]]
+    loaded = load_pair_model(options, config.model.lora, base, voices, vectors)
+    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_speech_processor, base, voices))
 
 
 RECIPE = Recipe(

@@ -39,6 +39,7 @@ EXPORTS = Path("exports")
 FORMATS: dict[str, tuple[str, ...]] = {
     "voice_clone": ("custom_voice", "base"),
     "voice_dpo": ("custom_voice", "base"),
+    "voice_grpo": ("custom_voice", "base"),
     "whisper": ("transformers", "openai-whisper", "ctranslate2"),
     "llm_sft": ("transformers", "gguf", "ollama", "gguf-adapter"),
     "llm_dpo": ("transformers", "gguf", "ollama", "gguf-adapter"),

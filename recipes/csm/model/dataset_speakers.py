@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
-from overtone.finetune.config import Config, Data
+from overtone.finetune.config import Config, Data, Model
 from overtone.finetune.data.context_rows import EarlierRows
 from overtone.finetune.data.jsonl_rows import visit_rows
 from overtone.finetune.errors import UserError
@@ -35,7 +35,7 @@ def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> 
     check_dataset_codec(config.data, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
     found = collect_speakers(config.data, config.options.speaker, tokens)
     context = measure_context(config.data, config.options) if config.options.context_turns else None
-    store_state(config.run.dir, make_recipe_state(config, found, assign_numbers(base, [*found]), context))
+    store_state(config.run.dir, make_recipe_state(config.data, config.model, found, assign_numbers(base, [*found]), context))
 
 
 def measure_context(data: Data, options: Options) -> CsmContext:
@@ -96,7 +96,7 @@ def read_known_numbers(base: Path) -> dict[str, int]:
 
 
 def make_recipe_state(
-    config: Config[Options], found: dict[str, SpeakerClips], numbers: dict[str, int], context: CsmContext | None
+    data: Data, base: Model, found: dict[str, SpeakerClips], numbers: dict[str, int], context: CsmContext | None
 ) -> CsmState:
     """Return what the export and its model card need. A resumed run must have the same state. Speakers of the base come last, without
     clips: the model still knows them, and another training must not give their numbers to others."""
@@ -104,4 +104,4 @@ def make_recipe_state(
     for name, number in sorted(numbers.items(), key=lambda each: (each[0] not in found, each[0])):
         clips = found.get(name, SpeakerClips())
         voices.append(CsmSpeaker(name=name, id=number, clips=clips.clips, seconds=round(clips.frames / FRAME_RATE, 2)))
-    return CsmState(speakers=voices, data=describe_training_data(config.data, voices), base=describe_base(config.model), context=context)
+    return CsmState(speakers=voices, data=describe_training_data(data, voices), base=describe_base(base), context=context)

@@ -223,18 +223,23 @@ def build_on_meta(
 ) -> SpeechModel:
     """The model of a `config.json` with parameters on the meta device. Buffers are real, because rotary frequencies are computed, not
     loaded. `has_adapter` returns, for the name of an output head, whether it will get an adapter."""
+    AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
+    talker = build_talker_on_meta(config, ATTENTION)
+    model = SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
+    replace_output_heads(model, has_adapter)
+    return model
+
+
+def build_talker_on_meta(config: dict[str, Any], attention: str) -> Qwen3TTSTalkerForConditionalGeneration:
+    """The package's talker with its code predictor, as `build_on_meta`. `attention`: name of the implementation in transformers."""
     import_qwen_tts()
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSTalkerConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
 
     talker_config = Qwen3TTSTalkerConfig(**config["talker_config"])
-    AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
-    talker_config._attn_implementation = ATTENTION
+    talker_config._attn_implementation = attention
     with init_empty_weights(include_buffers=False):
-        talker = Qwen3TTSTalkerForConditionalGeneration(talker_config)
-    model = SpeechModel(talker, speaker_vectors, sub_weight, sub_frames, frame_dropout)
-    replace_output_heads(model, has_adapter)
-    return model
+        return Qwen3TTSTalkerForConditionalGeneration(talker_config)
 
 
 def block_classes() -> tuple[type[nn.Module], ...]:

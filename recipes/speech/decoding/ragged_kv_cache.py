@@ -8,12 +8,16 @@ shorter rows are masked, and their weights are exactly 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .cached_decoder_layers import AttentionWindow, CachedDecoderLayers, KeyValueCache
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 WINDOW = 512
 """Slots by which a long attention window grows. It is the block in which attention on a CPU reads keys (`kvSplitSize` of PyTorch's
@@ -31,6 +35,14 @@ take up to four times as long."""
 def count_rows(requested: int) -> int:
     """The number of rows of a batch that speaks `requested` requests at once: 1, or at least as many and a multiple of `ROWS_MULTIPLE`."""
     return 1 if requested == 1 else -(-requested // ROWS_MULTIPLE) * ROWS_MULTIPLE
+
+
+def count_generation_bytes(parameters: int, config: PretrainedConfig, itemsize: int, slots: int, positions: int) -> int:
+    """Return the bytes of a copy with so many parameters, and of the keys and values of `slots` answers of so many positions each."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    stored = -(-positions // WINDOW) * WINDOW
+    return itemsize * (parameters + 2 * config.num_hidden_layers * heads * size * stored * count_rows(slots))
 
 
 def round_window(slots: int, shortest: int) -> int:

@@ -135,12 +135,17 @@ def load_judge(recordings: Sequence[Item], languages: Iterable[str], encoder: Si
 
 def compute_reward(measures: SpeechMeasures, weights: RewardWeights) -> float:
     """The reward of a clip: the weighted mean of the scores, in [0, 1], minus the weighted penalties."""
-    scores = {"intelligibility": 1 - min(measures.wer, 1.0), "similarity": min(max(measures.similarity, 0.0), 1.0)}
+    scores = rate_scores(measures)
     total = sum(getattr(weights, name) for name in scores)
     reward = sum(getattr(weights, name) * value for name, value in scores.items()) / total
     for name, penalty in rate_penalties(measures).items():
         reward -= getattr(weights, name) * penalty
     return reward
+
+
+def rate_scores(measures: SpeechMeasures) -> dict[str, float]:
+    """The scores by their names in `RewardWeights`, each in [0, 1]; 1 is the text in the voice."""
+    return {"intelligibility": 1 - min(measures.wer, 1.0), "similarity": min(max(measures.similarity, 0.0), 1.0)}
 
 
 def rate_penalties(measures: SpeechMeasures) -> dict[str, float]:

@@ -15,10 +15,9 @@ from overtone.recipes.language.rollout_generation import (
     GeneratedTokens,
     RolloutGenerator,
     RolloutRequest,
-    count_generation_bytes,
     make_empty_copy,
 )
-from overtone.recipes.speech.decoding.ragged_kv_cache import WINDOW
+from overtone.recipes.speech.decoding.ragged_kv_cache import WINDOW, count_generation_bytes
 from tests.recipes.llm_sft import tiny_runs
 
 STOPS, LONGEST = [*range(20, 60)], 20

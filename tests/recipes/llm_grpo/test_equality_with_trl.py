@@ -13,8 +13,9 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from overtone.recipes.language.modeling import varlen_attention
 from overtone.recipes.llm_grpo.answer_samples import pack
-from overtone.recipes.llm_grpo.options import ObjectiveName, Options
+from overtone.recipes.llm_grpo.options import Options
 from overtone.recipes.policy.policy_objectives import find_advantages
+from overtone.recipes.policy.policy_options import ObjectiveName
 from tests.recipes.llm_dpo.pairs_trained_plainly import normalize
 from tests.recipes.llm_grpo.groups import LONGEST, FixedAnswer, make_groups
 from tests.recipes.llm_sft import families, tiny_runs

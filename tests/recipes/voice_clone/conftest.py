@@ -217,8 +217,7 @@ def one_voice(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Learned:
     return learn(tmp_path_factory, "one_voice", nano, make_rows({"Anna": "high.flac"}, ("auto", "auto")), 300)
 
 
-@pytest.fixture(scope="session")
-def babbler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_babbler(path: Path) -> Path:
     """A Whisper of one layer with random weights."""
     from whisper.model import ModelDimensions, Whisper
 
@@ -226,20 +225,27 @@ def babbler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = Whisper(ModelDimensions(80, 1500, 64, 1, 1, 51865, 64, 64, 1, 1))
     torch.nn.init.normal_(model.decoder.token_embedding.weight)
     torch.nn.init.normal_(model.decoder.positional_embedding)
-    path = tmp_path_factory.mktemp("whisper") / "babbler.pt"
     torch.save({"dims": vars(model.dims), "model_state_dict": model.state_dict()}, path)
     return path
 
 
 @pytest.fixture(scope="session")
-def tiny_speaker_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def babbler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_babbler(tmp_path_factory.mktemp("whisper") / "babbler.pt")
+
+
+def write_speaker_model(folder: Path) -> Path:
     """A speaker verification model of transformers' own classes with random weights."""
     from transformers import Wav2Vec2FeatureExtractor, WavLMConfig, WavLMForXVector
 
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     small = {"conv_dim": (8,) * 7, "tdnn_dim": (16,) * 5, "xvector_output_dim": 16, "num_conv_pos_embeddings": 8}
-    folder = tmp_path_factory.mktemp("speakers") / "tiny-sv"
     WavLMForXVector(WavLMConfig(**sizes, **small, num_conv_pos_embedding_groups=2)).save_pretrained(folder)
     Wav2Vec2FeatureExtractor().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_speaker_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_speaker_model(tmp_path_factory.mktemp("speakers") / "tiny-sv")

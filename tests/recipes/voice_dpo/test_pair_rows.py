@@ -11,10 +11,9 @@ import torch
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.preferences.batch_targets import KL, LOSS
+from overtone.recipes.qwen3_tts.model.base_voices import make_speech_processor, read_base_voices
 from overtone.recipes.qwen3_tts.model.sequence_layout import IGNORE, SpeechProcessor
 from overtone.recipes.voice_dpo import pair_rows as reading
-from overtone.recipes.voice_dpo.base_voices import read_base_voices
-from overtone.recipes.voice_dpo.recipe import make_processor
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -22,7 +21,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def processor(exported: Path) -> SpeechProcessor:
     voices = read_base_voices(exported)
-    return make_processor(exported, voices)
+    return make_speech_processor(exported, voices)
 
 
 def test_a_pair_is_both_clips_end_to_end(processor: SpeechProcessor, pair_rows: Rows) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune import __main__ as verbs
-from overtone.recipes.voice_dpo.base_voices import read_base_voices
-from overtone.recipes.voice_dpo.recipe import RECIPE, make_processor
+from overtone.recipes.qwen3_tts.model.base_voices import make_speech_processor, read_base_voices
+from overtone.recipes.voice_dpo.recipe import RECIPE
 from tests.recipes.speech.preferences import pair_fixtures
 from tests.recipes.voice_clone.conftest import Ready
 
@@ -28,7 +28,7 @@ def test_pairs_are_rows_that_voice_dpo_reads(
     assert verbs.main(["pairs", *words, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     voices = read_base_voices(Path(words[0]))
-    processor = make_processor(Path(words[0]), voices)
+    processor = make_speech_processor(Path(words[0]), voices)
     rows = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
     for row in rows:
         sample = RECIPE.read(row, processor, out)

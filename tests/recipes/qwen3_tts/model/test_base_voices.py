@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.voice_dpo.base_voices`."""
+"""Tests of `overtone.recipes.qwen3_tts.model.base_voices`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.voice_dpo.base_voices import read_base_voices, read_speaker_vectors
+from overtone.recipes.qwen3_tts.model.base_voices import read_base_voices, read_speaker_vectors
 from tests.recipes.voice_clone.conftest import Ready
 
 

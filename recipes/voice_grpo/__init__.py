@@ -1,0 +1,1 @@
+"""Training of a Qwen3-TTS voice by rewards for its own speech: intelligibility and similarity, with guards."""

@@ -1,0 +1,158 @@
+"""The voice_grpo recipe: training of a Qwen3-TTS voice by rewards for its own speech.
+
+    overtone train --recipe voice_grpo --model.source exports/me --data.train texts.jsonl --options.judge.recordings data/me/val.jsonl
+
+In each step the model speaks every text several times, in a running batch, with its current weights. The codec decodes the clips, a judge
+measures them, and each is trained by how much better than the others of its group it is. The log-probability of a clip is that of
+generation, as in voice_dpo. An export is one of voice_clone: named voices (`custom_voice`), or a base to train on (`base`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from overtone.finetune.config import Config, Data, Lora
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.modeling.lora_adapters import is_adapter
+from overtone.finetune.recipe import REFERENCE, Batch, Loaded, Recipe, Reference, Rollouts, Sample, Sketch
+from overtone.finetune.storage.construction_limits import limit_construction
+from overtone.recipes.policy.policy_options import describe_reference, needs_reference
+from overtone.recipes.policy.policy_terms import attach_bounds, check_mismatch, compute_terms
+from overtone.recipes.policy.rollout_samples import MISMATCH, make_lesson
+from overtone.recipes.qwen3_tts.exporting.export_plan import FORMATS, plan_export
+from overtone.recipes.qwen3_tts.model.base_voices import (
+    BaseVoices,
+    load_voices,
+    make_speech_processor,
+    read_base_voices,
+    read_speaker_vectors,
+    require_voices,
+)
+from overtone.recipes.qwen3_tts.model.clip_scores import score_codes
+from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SpeechModel
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, make_dummy_sample
+from overtone.recipes.speech.dataset_speakers import visit_speakers
+from overtone.recipes.speech.decoding.ragged_kv_cache import count_generation_bytes
+from overtone.recipes.speech.training_files import describe_training_files, list_training_files
+from overtone.recipes.speech.voices_json_content import describe_base
+
+from .clip_judge import check_judge, digest_judge
+from .clip_samples import collate, measure_length
+from .group_speaking import GroupSpeaking
+from .options import Options
+from .state import TextData, VoicePolicyState
+from .text_rows import TextProcessor, read_row
+from .verbs import INFERENCE
+
+
+def load(config: Config[Options]) -> Loaded[TextProcessor]:
+    """The talker on the meta device, with the base's speaker vectors as a buffer."""
+    base, options = resolve_source(config.model.source, config.model.revision), config.options
+    voices = read_base_voices(base)
+    texts = count_texts(config.data, voices)
+    require_voices(voices, texts, "texts")
+    recordings = check_judge(options.judge, texts)
+    name, sha256 = describe_training_files(list_training_files(config.data))
+    state = VoicePolicyState(
+        speakers=voices.speakers,
+        data=voices.data,
+        texts=TextData(name=name, sha256=sha256, texts=texts),
+        base=describe_base(config.model),
+        objective=options.objective,
+        group=options.group,
+        max_seconds=options.max_seconds,
+        clip_low=options.clip_low,
+        clip_high=options.upper_clip,
+        kl_weight=options.kl_weight,
+        rewards=options.rewards.model_dump(),
+        judge=digest_judge(options.judge, recordings),
+    )
+    loaded = load_speaking_model(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows))
+    return replace(loaded.with_processor(make_processor(base, voices, options)), state=state)
+
+
+def count_texts(data: Data, voices: BaseVoices) -> dict[str, int]:
+    """Speaker → texts in `data.train`; the only voice of the base speaks rows without a speaker. Raises `UserError` with file and line for
+    a row without a speaker if there are several."""
+    texts, names = Counter[str](), [speaker.name for speaker in voices.speakers]
+    visit_speakers(data, "voice_grpo", names[0] if len(names) == 1 else None, lambda _, name, __: texts.update([name]))
+    return dict(sorted(texts.items()))
+
+
+def load_speaking_model(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded[None]:
+    """The model with the bounds of its loss."""
+    remarks = (
+        f"rollouts: a copy of the model in the compute type on each rank, with the keys and values of {options.rollout_batch} clips, the "
+        f"codec, Whisper {Path(options.judge.asr).name}, and the encoder {Path(options.judge.speaker_model).name}",
+        describe_reference(options, lora is not None),
+    )
+    loaded = load_voices(base, voices, vectors, lora, remarks)
+    attach_bounds(loaded.model, options)
+    return loaded
+
+
+def make_processor(base: Path, voices: BaseVoices, options: Options) -> TextProcessor:
+    """The processor that turns rows into texts to speak."""
+    speech = make_speech_processor(base, voices)
+    only = next(iter(speech.speakers)) if len(speech.speakers) == 1 else None
+    languages = {speaker.name: speaker.language for speaker in voices.speakers}
+    return TextProcessor(replace(speech, default_speaker=only), languages, options)
+
+
+def sketch(config: Config[Options]) -> Sketch[TextProcessor]:
+    """For `overtone plan`: all voices of the base, without their vectors, and clips that consist almost only of frames."""
+    base, options = resolve_source(config.model.source, config.model.revision), config.options
+    voices = read_base_voices(base)
+    ids = TokenIds.from_config(voices.config)
+    check_judge(options.judge, count_texts(config.data, voices))
+    with limit_construction(base):
+        vectors = torch.zeros(len(voices.speakers), voices.hidden_size)
+
+    def make_batch(count: int, positions: int) -> Batch:
+        batch = collate([make_dummy_clip(positions // options.group, ids)] * (count * options.group))
+        added = {REFERENCE: torch.zeros(batch.targets[MISMATCH])} if needs_reference(options) else {}
+        return replace(batch, tensors={**batch.tensors, **added})
+
+    loaded = load_speaking_model(options, config.model.lora, base, voices, vectors)
+    return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices, options))
+
+
+def make_dummy_clip(positions: int, ids: TokenIds) -> Sample:
+    """A clip of so many positions (at least 13) for memory estimates."""
+    clip = make_dummy_sample(max(positions, 13), ids)
+    tokens = int(clip["frame_mask"].sum()) * ids.codebooks + 1
+    return {**clip, **make_lesson("grpo", [0.0] * tokens, 0.0, tokens)}
+
+
+def count_rollout_bytes(loaded: Loaded, options: Options, itemsize: int, micro_tokens: int) -> int:
+    """Return the memory of the copy and its running batch; the codec and the models of the judge are not counted. The longest clip with its
+    text is that of the longest group that fits."""
+    assert isinstance(loaded.model, SpeechModel)
+    talker = loaded.model.talker
+    parameters = sum(each.numel() for name, each in loaded.model.named_parameters() if not is_adapter(name))
+    return count_generation_bytes(parameters, talker.config, itemsize, options.rollout_batch, micro_tokens // options.group)
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=lambda row, processor, _: read_row(row, processor),
+    length=lambda text: int(text["positions"]),
+    collate=collate,
+    loss=partial(compute_terms, score_codes),
+    reference=Reference[Options](predict=score_codes, needed=needs_reference),
+    rollouts=Rollouts(open=GroupSpeaking, check=check_mismatch, count_bytes=count_rollout_bytes, measure=measure_length),
+    export=plan_export,
+    formats=FORMATS,
+    inference=INFERENCE,
+    State=VoicePolicyState,
+    lora_targets=LORA_TARGETS,
+    base_folders=("speech_tokenizer",),
+    sketch=sketch,
+)
