@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.recipes.voice_clone.conftest import (
+    Ready,
     babbler,
     corpus,
     export,
     fresh,
+    make_export,
     mini,
     nano,
     one_voice,
@@ -17,3 +23,9 @@ from tests.recipes.voice_clone.conftest import (
 )
 
 __all__ = ["babbler", "corpus", "export", "fresh", "mini", "nano", "one_voice", "ready", "rows_of", "tiny_speaker_model", "two_voices"]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, fresh: Ready) -> Path:
+    """A custom_voice export of the untrained model with the speakers anna and bert."""
+    return make_export(fresh, "custom_voice", tmp_path_factory.mktemp("qwen3_tts") / "export")

@@ -167,7 +167,7 @@ def test_the_form_alone_chooses_quantization(app: App, place: Path) -> None:
 
 def test_the_default_with_lora_is_shown() -> None:
     (rate,) = (one for one in describe_settings("llm_sft") if one.key == "train.lr")
-    assert rate.default == "3e-05, with LoRA 0.0003"
+    assert rate.default == "3e-05, with LoRA 0.0004"
 
 
 def test_models_of_the_folder_are_offered(tmp_path: Path) -> None:
