@@ -35,6 +35,7 @@ def train_here(base: Path, folder: Path, task: Task, setting: Setting) -> tuple[
     given: dict[str, object] = {
         "model.source": base, "data.train": write_rows(folder / "train.jsonl", examples), "run.dir": folder / "run",
         "log.trackers": [], "checkpoint.every": 10**6, "train.lr": setting.lr, "train.epochs": setting.epochs,
+        "run.seed": setting.seed,
     }  # fmt: skip
     if setting.way == LORA:
         given["model.lora"] = True

@@ -23,6 +23,8 @@ class Setting:
     epochs: int | None = None
     batch: int | None = None
     """Rows in an optimizer step; None: `train.global_batch_tokens: auto`, or another trainer's default."""
+    seed: int = 0
+    """Of the order of rows and of the adapters; another trainer has its own."""
 
 
 @dataclass(frozen=True)
