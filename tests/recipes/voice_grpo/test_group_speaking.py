@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,7 @@ def test_a_clip_is_keyed_by_seed_step_row_and_number(opened: Open) -> None:
     first = list_codes(worker.answer(prompts[:3], 1))
     assert list_codes(worker.answer(prompts[2::-1], 1))[::-1] == first and list_codes(worker.answer(prompts[1:2], 1)) == first[1:2]
     assert all(len({tuple(clip) for clip in group}) == 3 for group in first)
+    assert list_codes(worker.answer([replace(prompts[0], row=9)], 1)) != first[:1], "a row with the same text"
     assert list_codes(worker.answer(prompts[:1], 2)) != first[:1] and list_codes(opened(seed=4)[0].answer(prompts[:1], 1)) != first[:1]
 
 

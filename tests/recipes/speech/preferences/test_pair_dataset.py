@@ -146,7 +146,7 @@ def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: {"text": clips[0]})
 
     def divide(texts: int, share: float) -> tuple[list[str], list[str]]:
-        items: list[Any] = [SimpleNamespace(key=f"{n}{who}", text=f"Line {n}{who}") for n in range(texts) for who in ("!", ".")]
+        items: list[Any] = [SimpleNamespace(key=f"{n}-{ord(who)}", text=f"Line {n}{who}") for n in range(texts) for who in ("!", ".")]
         plans: list[Any] = [SimpleNamespace(item=item, key=item.key) for item in items]
         given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=share)
         summary = pair_dataset.write_rows(items, plans, {item.key: item.text for item in items}, given, ())  # type: ignore[misc]
