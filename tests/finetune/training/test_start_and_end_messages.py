@@ -30,7 +30,7 @@ def test_a_run_prints_one_screen_before_and_one_after(tmp_path: Path, world: Wor
     folder = tmp_path / "a run"
     assert f"  model     {tmp_path / 'base'}, full fine-tuning\n" in before
     assert f"  data      {tmp_path / 'train.jsonl'}: 20 rows, " in before and "val.jsonl: 5 rows, every 2 steps\n" in before
-    assert "  steps     5, of at least " in before and "learning rate 0.01, " in before
+    assert "  steps     5, of about " in before and "learning rate 0.01, " in before
     assert f"  saved in  {folder / 'checkpoints'}: every 2 steps and after the last, 0.2 MB each; the newest 5 are kept" in before
     assert f"  stop      Ctrl-C, or `touch '{folder}/STOP'`: " in before
     assert "  resume    run the same command again\n" in before

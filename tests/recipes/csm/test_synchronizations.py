@@ -20,7 +20,7 @@ def test_a_step_synchronizes_with_the_gpu_once_and_a_micro_batch_never(
     overrides: tuple[tuple[str, str], ...], tmp_path: Path, tiny: Path
 ) -> None:
     train = write_rows(tmp_path / "data" / "train.jsonl", make_rows(["Ann", "Bob"]))
-    sizes = (("train.steps", "2"), ("train.micro_tokens", "60"), ("train.global_batch_tokens", "100"))
+    sizes = (("train.steps", "2"), ("train.micro_tokens", "60"), ("train.global_batch_tokens", "130"))
     world = join((), tmp_path)
     try:
         config = make_config(tiny, train, *sizes, *overrides)

@@ -27,7 +27,7 @@ def test_a_step_waits_once_and_a_micro_batch_never(overrides: tuple[tuple[str, s
         "data.train": tmp_path / "chats.jsonl",
         "train.steps": 2,
         "train.micro_tokens": 60,
-        "train.global_batch_tokens": 300,
+        "train.global_batch_tokens": 365,
         "log.trackers": "[]",
         **dict(overrides),
     }

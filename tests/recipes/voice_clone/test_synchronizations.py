@@ -21,7 +21,7 @@ def test_a_step_synchronizes_with_the_gpu_once_and_a_micro_batch_never(
     overrides: tuple[tuple[str, str], ...], tmp_path: Path, nano: Path, corpus: Callable[..., Any], rows_of: Callable[..., Any]
 ) -> None:
     made = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"}))
-    sizes = (("train.steps", "2"), ("train.micro_tokens", "40"), ("train.global_batch_tokens", "100"))
+    sizes = (("train.steps", "2"), ("train.micro_tokens", "40"), ("train.global_batch_tokens", "120"))
     world = join((), tmp_path)
     try:
         training, _ = setup.build(made.config(nano, *sizes, *overrides), RECIPE, world)
