@@ -119,7 +119,9 @@ class RowReader:
                 problems.append(f"{path}:{line}: {problem}")
                 continue
             lengths.append(positions)
-            if sample is not None and not any(self.recipe.collate([sample]).targets.values()):
+            if sample is None or self.recipe.rollouts is not None:  # a prompt is no sample of `collate`
+                continue
+            if not any(self.recipe.collate([sample]).targets.values()):
                 problems.append(f"{path}:{line}: this row has no training targets")
         rows = sum(1 for raw in input_files.read_lines(path) if raw.strip())
         return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(lengths), tuple(problems))

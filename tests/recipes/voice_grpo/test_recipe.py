@@ -18,6 +18,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring import stop_requests
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
+from overtone.finetune.planning.data_preview import preview_data
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import REFERENCE
 from overtone.finetune.training import setup
@@ -103,6 +104,13 @@ def test_a_plan_needs_no_weights_and_counts_the_copy(exported: Path, recordings:
     assert RECIPE.rollouts is not None
     assert RECIPE.rollouts.count_bytes(sketched.loaded, config.options, 4, 300) > 4 * weights
     assert found is not None
+
+
+def test_a_plan_reads_the_texts(exported: Path, recordings: Path, tmp_path: Path) -> None:
+    config = configure(exported, recordings, tmp_path)
+    assert RECIPE.sketch is not None
+    found = preview_data(config, RECIPE, RECIPE.sketch(config).processor())
+    assert found.problems == () and found.rows == len(ROWS)
 
 
 def test_an_export_keeps_all_voices_and_says_what_was_rewarded(exported: Path, recordings: Path, tmp_path: Path) -> None:
