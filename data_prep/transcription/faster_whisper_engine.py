@@ -106,10 +106,12 @@ def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> WhisperM
     check_device(name, device, option)
     folder = fetch_weights(name, option).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
+    # CTranslate2 does not know the current GPU of torch: all ranks of a training would load the model on the first one.
+    current = torch.cuda.current_device() if kind == "cuda" and torch.cuda.is_initialized() else 0
     require_readable(folder, f"{option} {name}")
     threads = torch.get_num_threads()  # workers divide the cores by torch's thread count
     try:
-        return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
+        return WhisperModel(str(folder), device=kind, device_index=int(number or current), cpu_threads=threads)
     except Exception as error:  # an invalid file
         raise UserError(f"{option} {name}: not a CTranslate2 Whisper model ({type(error).__name__}: {error})") from error
 
