@@ -310,6 +310,11 @@ def write_rows(
             (val if compute_split_position(item.text) < options.val_share else rows).append(found)
     if val and not rows:
         raise UserError(f"no training pairs left: all {len(val)} validate; give a smaller --val-share, or more texts")
+    trained = {row["speaker"] for row in rows}  # voice_dpo validates no voice that it does not train
+    usable = [row for row in val if row["speaker"] in trained]
+    if unusable := len(val) - len(usable):
+        dropped["would validate a speaker without training pairs; give a smaller --val-share, or more texts"] += unusable
+    val = usable
     files.write_jsonl(options.out / ROWS, rows)
     if val:
         files.write_jsonl(options.out / VAL, val)

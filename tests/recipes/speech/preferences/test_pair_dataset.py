@@ -143,7 +143,7 @@ def test_other_recordings_and_another_recognizer_judge_again(words: list[str], t
 
 def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both speakers of a text are on one side, and more texts or a larger share do not move a text out of the validation."""
-    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: {"text": clips[0]})
+    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: {"text": clips[0], "speaker": clips[0].split()[0]})
 
     def divide(texts: int, share: float) -> tuple[list[str], list[str]]:
         items: list[Any] = [SimpleNamespace(key=f"{n}-{ord(who)}", text=f"Line {n}{who}") for n in range(texts) for who in ("!", ".")]
@@ -164,6 +164,21 @@ def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.Monkey
     assert divide(90, 0)[1] == [] and not (tmp_path / "val.jsonl").exists()
     with pytest.raises(UserError, match="all 2 validate; give a smaller --val-share"):
         divide(1, 0.999)
+
+
+def test_a_speaker_without_training_pairs_does_not_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """voice_dpo refuses a validation file with a voice that it does not train."""
+    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: clips[0])
+    monkeypatch.setattr(pair_dataset, "compute_split_position", lambda text: float(text))
+    clips = {"0.9": "anna", "0.1": "anna", "0.2": "bert"}
+    items: list[Any] = [SimpleNamespace(key=text, text=text) for text in clips]
+    plans: list[Any] = [SimpleNamespace(item=item, key=item.key) for item in items]
+    records: Any = {text: {"text": text, "speaker": speaker} for text, speaker in clips.items()}
+    given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=0.5)
+    summary = pair_dataset.write_rows(items, plans, records, given, ())
+    assert [json.loads(line)["text"] for line in (tmp_path / "val.jsonl").read_text().splitlines()] == ["0.1"]
+    assert (summary["pairs"], summary["val"]) == (2, 1)
+    assert summary["dropped"] == {"would validate a speaker without training pairs; give a smaller --val-share, or more texts": 1}
 
 
 def test_a_share_that_is_none_is_refused(words: list[str], tmp_path: Path, capsys: Any) -> None:
