@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.data.batching import MicroBatch, Place, Step
 from overtone.finetune.distributed.process_group import World, join, leave
@@ -19,13 +18,11 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss
 from overtone.finetune.monitoring import stop_requests
 from overtone.finetune.monitoring.loss_spikes import NotFiniteError
-from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
 from overtone.finetune.planning.memory import Arrangement, estimate_memory
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.training import setup
 from overtone.finetune.training.evaluation import evaluate, make_micro_batches
-from overtone.finetune.training.loop import fit
 from overtone.finetune.training.rollout_page import PAGE
 from overtone.finetune.training.step import Training, make_loader, train_step
 from overtone.recipes.language.rollout_generation import check_base
@@ -36,6 +33,7 @@ from overtone.recipes.llm_grpo.rewards.answer_checks import RewardError
 from overtone.recipes.llm_grpo.rewards.reward_scoring import RewardScorer
 from tests.finetune import tiny
 from tests.recipes.llm_sft import tiny_runs
+from tests.recipes.policy.rollout_runs import run_here
 
 ROWS = [{"prompt": [{"role": "user", "content": f"Number {count}?"}], "answer": str(count)} for count in range(6)]
 
@@ -65,25 +63,9 @@ def config_of(base: Path, folder: Path, **overrides: object) -> Config[Options]:
     return resolve("llm_grpo", Options, [], [(key, str(value)) for key, value in given.items()])
 
 
-def run(config: Config[Options], world: World) -> list[dict[str, Any]]:
-    """Train in this process; returns the events of the steps."""
-    tiny.let_go(config.run.dir)
-    training, progress = setup.build(config, RECIPE, world)
-    saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-    events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
-    with stop_requests.StopRequests() as requests:
-        fit(training, progress, events, saver, requests)
-    saver.close()
-    events.close()
-    assert training.rollouts is not None
-    training.rollouts.worker.close()
-    tiny.let_go(config.run.dir)
-    return [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "step"]
-
-
 def test_a_run_records_its_rollouts_and_measures(base: Path, tmp_path: Path, world: World) -> None:
     val = {"data.val": tmp_path / "rows.jsonl", "eval.every": 2, "eval.at_start": "true"}
-    steps = run(config_of(base, tmp_path, **val, **{"options.objective": "dapo"}), world)
+    steps = run_here(config_of(base, tmp_path, **val, **{"options.objective": "dapo"}), RECIPE, world)
     lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
     places = [(line["step"], line["row"].rpartition(":")[2]) for line in lines]
     assert places == [(step, str(row)) for step in (1, 2) for row in range(1, 7)]
@@ -104,7 +86,7 @@ def test_a_run_records_its_rollouts_and_measures(base: Path, tmp_path: Path, wor
 def test_groups_without_variance_are_replaced_and_recorded(base: Path, tmp_path: Path, world: World) -> None:
     """The pattern is met by some answers, so that some groups have variance and some have none."""
     given = {"options.dynamic_sampling": 2, "options.rewards.length": "null", "options.group": 2}
-    steps = run(config_of(base, tmp_path, **given, **{"options.rewards.overlong": "{tokens: 4}"}), world)
+    steps = run_here(config_of(base, tmp_path, **given, **{"options.rewards.overlong": "{tokens: 4}"}), RECIPE, world)
     lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
     assert [(line["step"], [*line["replaces"], line["row"]][0].rpartition(":")[2]) for line in lines] == [
         (step, str(row)) for step in (1, 2) for row in range(1, 7)
@@ -127,7 +109,7 @@ def test_micro_batches_change_no_number(base: Path, tmp_path: Path, world: World
     for number, own in enumerate(({}, {"train.micro_tokens": 130}, {"data.packing": "false", "train.micro_tokens": 300})):
         folder = tmp_path / str(number)
         folder.mkdir()
-        runs.append(run(config_of(base, folder, **{**own, "options.kl_weight": 0.1}), world))
+        runs.append(run_here(config_of(base, folder, **{**own, "options.kl_weight": 0.1}), RECIPE, world))
     for other in runs[1:]:
         for one, expected in zip(other, runs[0], strict=True):
             for name in ("loss", "grad_norm", "reward", "kl", "flat_groups"):
@@ -140,12 +122,12 @@ def test_a_run_that_is_repeated_from_a_checkpoint_leaves_no_duplicates(base: Pat
     """The lines after the checkpoint are of steps that are taken again; half a line is of a launch that was killed while it wrote."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    expected = run(config_of(base, whole, **{"train.steps": 3}), world)
-    run(config_of(base, tmp_path, **{"train.steps": 1}), world)
+    expected = run_here(config_of(base, whole, **{"train.steps": 3}), RECIPE, world)
+    run_here(config_of(base, tmp_path, **{"train.steps": 1}), RECIPE, world)
     log = tmp_path / "run" / ROLLOUTS
     lines = (whole / "run" / ROLLOUTS).read_text().splitlines(keepends=True)
     log.write_text(log.read_text() + "".join(lines[6:14]).replace(str(whole), str(tmp_path)) + lines[14][:50])
-    found = run(config_of(base, tmp_path, **{"train.steps": 3}), world)
+    found = run_here(config_of(base, tmp_path, **{"train.steps": 3}), RECIPE, world)
     assert log.read_text().replace(f"{tmp_path}/rows", f"{whole}/rows") == "".join(lines)
     for name in ("loss", "grad_norm", "reward", "mismatch"):
         assert [step[name] for step in found] == [step[name] for step in expected]
@@ -157,7 +139,7 @@ def test_a_step_with_another_policy_than_the_rollouts_is_not_applied(
     """With old weights the answers are those of an older policy, which the mismatch shows."""
     monkeypatch.setattr(group_answering.GroupAnswering, "update_weights", forget_updates())
     with pytest.raises(UserError, match="nats for a token on average, above options.max_mismatch: 0.0001; the update was not applied"):
-        run(config_of(base, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), world)
+        run_here(config_of(base, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), RECIPE, world)
     tiny.let_go(tmp_path / "run")
     log = [event for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"] == "step"]
     assert [event["step"] for event in log] == [1]
@@ -170,7 +152,7 @@ def test_dropout_of_the_base_is_off(base: Path, tmp_path: Path, world: World) ->
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.3}))
     val = {"data.val": tmp_path / "rows.jsonl", "eval.every": 1}  # after an evaluation, too
-    steps = run(config_of(folder, tmp_path, **val), world)
+    steps = run_here(config_of(folder, tmp_path, **val), RECIPE, world)
     assert len(steps) == 2 and all(step["mismatch"] < 1e-5 for step in steps)
     assert "dropout of the base is off, as answers are generated without it: attention_dropout 0.3" in (
         RECIPE.load(config_of(folder, tmp_path)).remarks
@@ -181,7 +163,7 @@ def test_a_row_that_a_mixture_draws_twice_gets_other_answers(base: Path, tmp_pat
     (tmp_path / "few.jsonl").write_text(json.dumps({"prompt": "Good day.", "answer": "1"}) + "\n")
     mix = f"[{{path: {tmp_path}/few.jsonl, weight: 1}}, {{path: {tmp_path}/rows.jsonl, weight: 1}}]"
     config = config_of(base, tmp_path, **{"train.steps": 1, "data.train": "null", "data.mix": mix})
-    run(config, world)
+    run_here(config, RECIPE, world)
     lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
     repeated = [[answer["text"] for answer in line["answers"]] for line in lines if line["row"].endswith("few.jsonl:1")]
     assert len(repeated) > 1 and len({*map(str, repeated)}) == len(repeated)
@@ -197,13 +179,13 @@ def test_an_update_that_is_not_finite_is_skipped(base: Path, tmp_path: Path, wor
         return {**sample, "rollout": sample["rollout"] * math.nan} if len(calls) == 1 else sample
 
     monkeypatch.setattr(group_answering.GroupAnswering, "_make_sample", spoil)
-    steps = run(config_of(base, tmp_path, **{"train.skip_nonfinite": 1}), world)
+    steps = run_here(config_of(base, tmp_path, **{"train.skip_nonfinite": 1}), RECIPE, world)
     assert [step["step"] for step in steps] == [2]
     tiny.let_go(tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
     calls.clear()
     with pytest.raises(NotFiniteError, match="step 1: loss nan"):
-        run(config_of(base, tmp_path), world)
+        run_here(config_of(base, tmp_path), RECIPE, world)
     tiny.let_go(tmp_path / "run")
 
 
@@ -255,7 +237,7 @@ def test_a_step_whose_answers_are_all_left_out_has_no_gradient(
 
     monkeypatch.setattr(RewardScorer, "_compute", fail)
     given = {"options.kl_weight": 0.1, "options.dynamic_sampling": 2, "options.rewards.length": "null", "train.micro_tokens": 130}
-    steps = run(config_of(base, tmp_path, **given), world)
+    steps = run_here(config_of(base, tmp_path, **given), RECIPE, world)
     assert [(step["loss"], step["grad_norm"], step["failed_rewards"], step["replaced_groups"]) for step in steps] == [(0, 0, 1, 0)] * 2
 
 
@@ -265,7 +247,7 @@ def test_other_rewards_are_refused_at_a_resume_and_functions_are_on_the_card(bas
     functions = tmp_path / "functions.py"
     functions.write_text("def vowels(answer, row):\n    return float('a' in answer)\n")
     given = {"options.rewards.functions": functions, "train.steps": 1}
-    run(config_of(base, tmp_path, **given), world)
+    run_here(config_of(base, tmp_path, **given), RECIPE, world)
     with pytest.raises(UserError, match=r"recipe_state was \{'on_failure': 'leave_out'\}, now \{'on_failure': 'zero'\}"):
         setup.build(config_of(base, tmp_path, **given, **{"options.rewards.on_failure": "zero"}), RECIPE, world)
     tiny.let_go(tmp_path / "run")

@@ -11,23 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.finetune.checkpointing import checkpoint
-from overtone.finetune.config import Config
 from overtone.finetune.distributed.process_group import World, join, leave
 from overtone.finetune.errors import UserError
-from overtone.finetune.monitoring import stop_requests
-from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import ROLLOUTS, read_log
 from overtone.finetune.planning.data_preview import preview_data
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import REFERENCE
 from overtone.finetune.training import setup
-from overtone.finetune.training.loop import fit
 from overtone.recipes.policy.rollout_samples import MISMATCH
 from overtone.recipes.voice_grpo import group_speaking
-from overtone.recipes.voice_grpo.options import Options
 from overtone.recipes.voice_grpo.recipe import RECIPE
 from tests.finetune import tiny
+from tests.recipes.policy.rollout_runs import run_here
 from tests.recipes.voice_grpo.clip_rewards import ROWS, configure, stand_in
 
 
@@ -43,23 +38,9 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-def run(config: Config[Options], world: World) -> list[dict[str, Any]]:
-    """Train in this process; returns the events of the steps."""
-    tiny.let_go(config.run.dir)
-    training, progress = setup.build(config, RECIPE, world)
-    saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-    events = Events(config.run.dir, world.accelerator, training.total, progress.step, {})
-    with stop_requests.StopRequests() as requests:
-        fit(training, progress, events, saver, requests)
-    saver.close()
-    events.close()
-    tiny.let_go(config.run.dir)
-    return [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "step"]
-
-
 def test_a_run_records_its_clips_and_measures(exported: Path, recordings: Path, tmp_path: Path, world: World) -> None:
     val = {"data.val": tmp_path / "texts.jsonl", "eval.every": 2, "eval.at_start": "true", "options.kl_weight": 0.1}
-    steps = run(configure(exported, recordings, tmp_path, **val), world)
+    steps = run_here(configure(exported, recordings, tmp_path, **val), RECIPE, world)
     lines = [json.loads(line) for line in (tmp_path / "run" / ROLLOUTS).read_text().splitlines()]
     assert {line["step"] for line in lines} == {1, 2} and len(lines) >= 4
     for step in steps:
@@ -87,7 +68,7 @@ def test_old_weights_are_noticed(exported: Path, recordings: Path, tmp_path: Pat
 
     monkeypatch.setattr(group_speaking.GroupSpeaking, "update_weights", forget)
     with pytest.raises(UserError, match="above options.max_mismatch: 0.0001; the update was not applied"):
-        run(configure(exported, recordings, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), world)
+        run_here(configure(exported, recordings, tmp_path, **{"options.max_mismatch": 1e-4, "train.lr": "1e-2"}), RECIPE, world)
     tiny.let_go(tmp_path / "run")
 
 
