@@ -79,28 +79,33 @@ class ClipGenerator:
         self._vectors = speaker_vectors.to(device)
         self._talker = build_talker_on_meta(config, "sdpa").eval()
         allocate_weights(self._talker, dtype, device)
+        self._batch: ScoredTalkerBatch | None = None
 
     @torch.no_grad()
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the weights, with their names in training. Raises `UserError` if one is missing."""
         copy_weights(((name.removeprefix(TALKER), value) for name, value in weights), self._talker, self._base)
-        # Norms and tables of a decoder are computed from the weights, so it is made anew.
+        # Norms and tables of a decoder are computed from the weights, so it is made anew; the old one goes first, or its joined weights and
+        # its cache would stay beside the new ones.
+        self._batch = None
         self._batch = ScoredTalkerBatch(TalkerDecoder(self._talker, self._ids), self._slots)
         self._embedder = PromptEmbedder(self._talker, self._ids)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[ClipRequest], longest: int) -> list[GeneratedClip]:
         """Return the clip of each request, of at most `longest` frames. Call `update_weights` before."""
+        batch = self._batch
+        assert batch is not None
         prompts = [self._embed(request) for request in requests]
         found = [GeneratedClip() for _ in requests]
         waiting, running = deque(range(len(requests))), dict[int, GeneratedClip]()
         if requests:
-            self._batch.reserve(prompts, longest)
+            batch.reserve(prompts, longest)
         while waiting or running:
             while waiting and len(running) < self._slots:
                 number = waiting.popleft()
-                running[self._batch.join(prompts[number], SAMPLED, requests[number].seed, longest)] = found[number]
-            for row in self._batch.step_with_scores(running):
+                running[batch.join(prompts[number], SAMPLED, requests[number].seed, longest)] = found[number]
+            for row in batch.step_with_scores(running):
                 del running[row]
         return found
 

@@ -22,6 +22,7 @@ from overtone.recipes.speech.preferences.speech_judge import SpeechMeasures, com
 from .clip_generation import ClipGenerator, ClipRequest, GeneratedClip
 from .clip_judge import check_text, open_judge
 from .options import Options
+from .state import VoicePolicyState
 from .text_rows import AUTOMATIC, TextProcessor, lay_out_clip, make_item
 
 
@@ -38,7 +39,9 @@ class GroupSpeaking:
         # A launched process trains on cpu:0, with which safetensors would ask for an accelerator.
         device = "cpu" if settings.device.type == "cpu" else str(settings.device)
         self._codec = QwenCodec(loaded.base / CODEC_FOLDER).load(device)
-        self._judge = open_judge(options.judge)
+        assert isinstance(loaded.state, VoicePolicyState)
+        texts = loaded.state.texts
+        self._judge = open_judge(options.judge, [*texts.texts], texts.languages)
         self._longest = options.longest_clip * CODEBOOKS + 1
         """Tokens of the longest clip, with its end."""
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from overtone.data_prep import manifest
 from overtone.finetune.config import Config, Data, Lora
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import is_adapter
-from overtone.finetune.recipe import REFERENCE, Batch, Loaded, Recipe, Reference, Rollouts, Sample, Sketch
+from overtone.finetune.recipe import REFERENCE, Batch, Loaded, Recipe, Reference, Rollouts, Row, Sample, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.policy.policy_options import describe_reference, needs_reference
 from overtone.recipes.policy.policy_terms import attach_bounds, check_mismatch, compute_terms
@@ -36,13 +37,13 @@ from overtone.recipes.qwen3_tts.model.base_voices import (
 )
 from overtone.recipes.qwen3_tts.model.clip_scores import score_codes
 from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SpeechModel
-from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, make_dummy_sample
+from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, find_language, make_dummy_sample
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 from overtone.recipes.speech.decoding.ragged_kv_cache import count_generation_bytes
 from overtone.recipes.speech.training_files import describe_training_files, list_training_files
 from overtone.recipes.speech.voices_json_content import describe_base
 
-from .clip_judge import check_judge, digest_judge
+from .clip_judge import check_models, digest_judge, read_recordings
 from .clip_samples import collate, measure_length
 from .group_speaking import GroupSpeaking
 from .options import Options
@@ -55,14 +56,12 @@ def load(config: Config[Options]) -> Loaded[TextProcessor]:
     """The talker on the meta device, with the base's speaker vectors as a buffer."""
     base, options = resolve_source(config.model.source, config.model.revision), config.options
     voices = read_base_voices(base)
-    texts = count_texts(config.data, voices)
-    require_voices(voices, texts, "texts")
-    recordings = check_judge(options.judge, texts)
-    name, sha256 = describe_training_files(list_training_files(config.data))
+    texts = describe_texts(config.data, voices)
+    recordings = read_recordings(options.judge, texts.texts)
     state = VoicePolicyState(
         speakers=voices.speakers,
         data=voices.data,
-        texts=TextData(name=name, sha256=sha256, texts=texts),
+        texts=texts,
         base=describe_base(config.model),
         objective=options.objective,
         group=options.group,
@@ -77,12 +76,20 @@ def load(config: Config[Options]) -> Loaded[TextProcessor]:
     return replace(loaded.with_processor(make_processor(base, voices, options)), state=state)
 
 
-def count_texts(data: Data, voices: BaseVoices) -> dict[str, int]:
-    """Speaker → texts in `data.train`; the only voice of the base speaks rows without a speaker. Raises `UserError` with file and line for
-    a row without a speaker if there are several."""
-    texts, names = Counter[str](), [speaker.name for speaker in voices.speakers]
-    visit_speakers(data, "voice_grpo", names[0] if len(names) == 1 else None, lambda _, name, __: texts.update([name]))
-    return dict(sorted(texts.items()))
+def describe_texts(data: Data, voices: BaseVoices) -> TextData:
+    """Return the texts in `data.train`; the only voice of the base speaks rows without a speaker. Raises `UserError` for a speaker that the
+    base lacks, and with file and line for a row without a speaker if it has several, or of an unknown language."""
+    texts, languages, ids = Counter[str](), set[str](), TokenIds.from_config(voices.config)
+    own = {speaker.name: speaker.language for speaker in voices.speakers}
+
+    def add_row(_: Path, name: str, row: Row) -> None:
+        texts[name] += 1
+        languages.add(find_language({"language": row.get("language") or own.get(name)}, ids) or manifest.AUTO)
+
+    visit_speakers(data, "voice_grpo", next(iter(own)) if len(own) == 1 else None, add_row)
+    require_voices(voices, texts, "texts")
+    name, sha256 = describe_training_files(list_training_files(data))
+    return TextData(name=name, sha256=sha256, texts=dict(sorted(texts.items())), languages=sorted(languages))
 
 
 def load_speaking_model(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded[None]:
@@ -110,7 +117,7 @@ def sketch(config: Config[Options]) -> Sketch[TextProcessor]:
     base, options = resolve_source(config.model.source, config.model.revision), config.options
     voices = read_base_voices(base)
     ids = TokenIds.from_config(voices.config)
-    check_judge(options.judge, count_texts(config.data, voices))
+    read_recordings(options.judge, describe_texts(config.data, voices).texts)
     with limit_construction(base):
         vectors = torch.zeros(len(voices.speakers), voices.hidden_size)
 
@@ -153,6 +160,7 @@ RECIPE = Recipe(
     inference=INFERENCE,
     State=VoicePolicyState,
     lora_targets=LORA_TARGETS,
+    prepare=lambda config: check_models(config.options.judge),
     base_folders=("speech_tokenizer",),
     sketch=sketch,
 )

@@ -18,6 +18,8 @@ class TextData(JsonPart):
     sha256: str
     texts: dict[str, Annotated[int, Field(ge=1)]]
     """Speaker → number of texts; the other voices of the base stay as they are."""
+    languages: list[str]
+    """Languages in which they are spoken, in order."""
 
 
 class VoicePolicyState(VoiceCloneState):
@@ -34,7 +36,7 @@ class VoicePolicyState(VoiceCloneState):
     rewards: dict[str, float]
     """Weight of each part of the reward."""
     judge: dict[str, str]
-    """Digests of the Whisper model and of the recordings, and the name of the encoder."""
+    """Digests of the Whisper model, of the recordings and of the encoder, and its name."""
 
     @property
     def further_training(self) -> str:
@@ -43,5 +45,5 @@ class VoicePolicyState(VoiceCloneState):
         counts = ", ".join(f"{name} {count}" for name, count in found.texts.items())
         return (
             f"Rewards for its own speech: texts of `{found.name}` ({counts}), SHA-256 `{found.sha256}`. Objective: {self.objective}, "
-            f"groups of {self.group}. Weights of the reward: {weights}; similarity by {self.judge['speaker_model']}."
+            f"groups of {self.group}. Weights of the reward: {weights}; similarity by {self.judge['speaker_model_name']}."
         )

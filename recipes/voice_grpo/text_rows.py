@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from overtone.data_prep import manifest
+from overtone.data_prep.transcription.word_errors import normalize
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Row, Sample
 from overtone.recipes.qwen3_tts.model import sequence_layout
 from overtone.recipes.qwen3_tts.model.sequence_layout import SpeechProcessor
 from overtone.recipes.speech.dataset_row_checks import check_is_speech, check_text
-from overtone.recipes.speech.evaluation.evaluation_items import Item, normalize
+from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.speech.passages import split_request
 from overtone.recipes.speech.spoken_text import prepare_request
@@ -53,7 +54,8 @@ def read_row(row: Row, processor: TextProcessor) -> Sample:
     speech, options = processor.speech, processor.options
     check_is_speech(row, "voice_grpo")
     text, speaker = check_text(row.get("text")), sequence_layout.find_speaker_index(row, speech)
-    if not normalize(text):
+    language = sequence_layout.find_language({"language": find_language_name(row, processor, speaker)}, speech.ids)
+    if not normalize(text, language or "english"):  # strict without a language, since English also drops "hmm"
         raise UserError(f"text {text!r:.60} has no word to count errors of; correct or remove the row")
     request, _ = prepare_request(SpeechRequest(text, processor.speakers[speaker]), "the row")
     if (passages := len(split_request(request, options.max_seconds))) > 1:
@@ -61,7 +63,6 @@ def read_row(row: Row, processor: TextProcessor) -> Sample:
             f"it would be spoken in {passages} passages, and a clip has one; split the row, or raise options.max_seconds: "
             f"{options.max_seconds:g}"
         )
-    language = sequence_layout.find_language({"language": find_language_name(row, processor, speaker)}, speech.ids)
     prompt = sequence_layout.tokenize_text(request.text, speech)
     clip = measure_positions(len(prompt), language is not None, options)
     if clip > speech.ids.positions:

@@ -36,6 +36,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)
     monkeypatch.setattr(intelligibility, "transcribe", transcribe)
     monkeypatch.setattr(speaker_similarity, "load_independent_encoder", lambda _: speaker_similarity.mfcc_encoder())
+    monkeypatch.setattr(speaker_similarity, "digest_independent_encoder", lambda name: name)
 
 
 def configure(base: Path, recordings: Path, folder: Path, **overrides: object) -> Config[Options]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.voice_clone.conftest import Ready, corpus, fresh, make_export, nano, ready, rows_of
+from tests.recipes.voice_clone.conftest import Ready, corpus, fresh, make_export, nano, ready, rows_of, tiny_speaker_model
 
-__all__ = ["corpus", "fresh", "nano", "ready", "rows_of"]
+__all__ = ["corpus", "fresh", "nano", "ready", "rows_of", "tiny_speaker_model"]
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from overtone.recipes.voice_grpo.clip_samples import collate, measure_length
 from overtone.recipes.voice_grpo.group_speaking import GroupSpeaking
 from overtone.recipes.voice_grpo.options import ClipJudge, Options
 from overtone.recipes.voice_grpo.recipe import make_processor
+from overtone.recipes.voice_grpo.state import VoicePolicyState
 from overtone.recipes.voice_grpo.text_rows import read_row
 from tests.recipes.voice_clone.conftest import Ready
 from tests.recipes.voice_grpo.clip_rewards import ROWS, stand_in
@@ -35,7 +36,11 @@ def opened(exported: Path, fresh: Ready, recordings: Path, monkeypatch: pytest.M
         stand_in(monkeypatch)
         options = Options(**{"judge": ClipJudge(recordings=recordings), "group": 3, "max_seconds": 1.0, "rollout_batch": 4, **given})
         processor = make_processor(exported, read_base_voices(exported), options)
-        loaded: Any = SimpleNamespace(processor=processor, base=exported, buffers=fresh.loaded.buffers)
+        voices = fresh.loaded.state.as_json()
+        texts = {"name": "texts", "sha256": "0", "texts": {"anna": 3, "bert": 3}, "languages": ["english"]}
+        settings = {"objective": "grpo", "group": 3, "max_seconds": 1.0, "clip_low": 0.2, "clip_high": 0.2, "kl_weight": 0.0}
+        state = VoicePolicyState.model_validate({**voices, **settings, "texts": texts, "rewards": {}, "judge": {}})
+        loaded: Any = SimpleNamespace(processor=processor, base=exported, buffers=fresh.loaded.buffers, state=state)
         worker = GroupSpeaking(loaded, options, RolloutSettings(seed, torch.float32, torch.device("cpu")))
         worker.update_weights(fresh.model.named_parameters())
         return worker, [PromptRow(number, f"texts.jsonl:{number}", read_row(row, processor)) for number, row in enumerate(ROWS)]

@@ -61,6 +61,8 @@ def test_a_clip_that_was_cut_off_has_no_end(processor: TextProcessor) -> None:
     [
         ({"speaker": "anna"}, "expected the spoken words"),
         ({"text": "… !", "speaker": "anna"}, "has no word to count errors of"),
+        ({"text": "Hmm.", "speaker": "anna"}, "has no word to count errors of"),
+        ({"text": "[sigh] (laughs)", "speaker": "bert"}, "has no word to count errors of"),
         ({"text": "Good day.", "speaker": "carl"}, "speaker 'carl' is not in the training data; it has anna, bert"),
         ({"text": "Good day.", "speaker": "anna", "language": "Elvish"}, "language 'Elvish' is not known to this model"),
         (
