@@ -319,6 +319,11 @@ def test_each_worker_uses_its_gpu(folder, monkeypatch) -> None:
     for device in ("cpu", "cuda", "cuda:1"):
         faster_whisper_engine.load_model(f"{faster_whisper_engine.PREFIX}{folder}", device)
     assert [(one["device"], one["device_index"]) for one in asked] == [("cpu", 0), ("cuda", 0), ("cuda", 1)]
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)  # that of a rank of a training
+    for device in ("cuda", "cuda:0", "cpu"):
+        faster_whisper_engine.load_model(f"{faster_whisper_engine.PREFIX}{folder}", device)
+    assert [one["device_index"] for one in asked[3:]] == [3, 0, 0]
 
 
 @needs_faster_whisper
