@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import LogitsProcessorList
 
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import Sample
@@ -21,17 +20,7 @@ from overtone.recipes.qwen3_tts.inference import stock_qwen_tts
 from overtone.recipes.qwen3_tts.model import modeling, sequence_layout
 from overtone.recipes.qwen3_tts.model.sequence_layout import IGNORE
 from overtone.recipes.voice_clone.recipe import RECIPE
-from tests.recipes.forced_generation import ForcedTokens
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Log-probabilities that the stock package's cached generation gives to the codes of a clip, step by step."""
-
-    first: Tensor
-    """[T+1], codebook 0 and the end of speech."""
-    others: Tensor
-    """[T, 15]."""
+from tests.recipes.qwen3_tts.stock_scores import StockScores, generate_along
 
 
 @dataclass(frozen=True)
@@ -41,36 +30,18 @@ class WeightsInBothPackages:
     model: Any
     processor: sequence_layout.SpeechProcessor
     rows: list[dict[str, Any]]
-    generated: list[Generated]
+    generated: list[StockScores]
 
     def samples(self) -> list[Sample]:
         return [sequence_layout.read_row(row, self.processor) for row in self.rows]
 
 
-def force(generate: Callable[..., Any], forced: ForcedTokens) -> Callable[..., Any]:
-    """A `generate` with forced tokens and without the stock settings that suppress tokens."""
-
-    def run(**settings: Any) -> Any:
-        free = {name: value for name, value in settings.items() if name not in ("suppress_tokens", "min_new_tokens", "repetition_penalty")}
-        return generate(**free, logits_processor=LogitsProcessorList([forced]))
-
-    return run
-
-
-def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
-    """Run the stock generation, with its caches, along the codes of a row."""
-    codes = row["audio_codes"]
-    talker = tts.model.talker
-    first = ForcedTokens([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
-    others = ForcedTokens([code for frame in codes for code in frame[1:]])
+def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> StockScores:
+    """The scores of a row in a voice that is given by its vector."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(talker, "generate", force(talker.generate, first))
-        patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
         patch.setattr(stock_qwen_tts, "make_stored_voice_prompt", lambda tts, row: voice(vector))
         patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
-        spoken = stock_qwen_tts.generate_greedy_codes(tts, row["text"], "any", row["language"], max_frames=len(codes))
-    assert spoken.tolist() == codes
-    return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
+        return generate_along(tts, row, "any")
 
 
 def voice(vector: Tensor) -> Any:
