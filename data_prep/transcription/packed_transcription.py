@@ -6,7 +6,7 @@ one pack to the next, so a hallucinated sentence cannot spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypedDict
 
 import numpy as np
@@ -121,10 +121,17 @@ def transcribe_windows(
 
     A pack that fails gives a unit without text and with the error for each of its regions; the other packs are unaffected.
     """
+    return transcribe_packs(pack_windows(windows, longest), transcribe, report)
+
+
+def transcribe_packs(
+    packs: Iterable[Pack], transcribe: Callable[[list[Pack]], list[TextUnit]], report: Callable[[float], None] = lambda _done: None
+) -> list[TextUnit]:
+    """As `transcribe_windows`, of packs."""
     # The longest pack of a batch determines its time; with the longest batch first, lack of memory shows early.
-    packs = sorted(pack_windows(windows, longest), key=lambda pack: (-sum_seconds(pack), pack))
+    ordered = sorted(packs, key=lambda pack: (-sum_seconds(pack), pack))
     units, done = list[TextUnit](), 0.0
-    for batch in (packs[start : start + BATCH] for start in range(0, len(packs), BATCH)):
+    for batch in (ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)):
         units += _transcribe_halving(batch, transcribe)
         done += sum(map(sum_seconds, batch))
         report(done)

@@ -9,13 +9,15 @@ Model names starting with `faster-whisper:` select the engine in `data_prep/tran
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overtone.data_prep.audio.waveform import SPEECH_RATE, Audio
+import numpy as np
+
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
 from overtone.data_prep.parallel.torch_settings import restore_thread_count
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from overtone.data_prep.segmentation.vad import Region
@@ -180,15 +182,40 @@ def transcribe_recording(
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
+    transcribe_batch = _choose_engine(model, audio, language, beams)
+    return packed_transcription.transcribe_windows(windows, transcribe_batch, longest, report)
+
+
+def transcribe_clips(
+    model: Whisper | WhisperModel, clips: Sequence[tuple[Audio, list[Region]]], language: str | None
+) -> list[list[TextUnit]]:
+    """Return the words of each clip, given at 16 kHz with its windows as for `transcribe_recording`. Several clips are encoded and decoded
+    at once, each in an input of its own: the texts are those of each clip alone, up to rounding."""
+    packs, sounds, places, start = list[Pack](), list[Samples](), list[Region](), 0
+    for audio, windows in clips:
+        # A place of an even number of samples begins at whole samples of both rates; the gap separates the words of neighbours.
+        sound = np.pad(audio.samples, (0, 2 + len(audio.samples) % 2))
+        packs += [tuple(Region(start + one.start, start + one.stop) for one in pack) for pack in packed_transcription.pack_windows(windows)]
+        places.append(Region(start, start + convert_position(len(sound), SPEECH_RATE, MASTER_RATE)))
+        sounds.append(sound)
+        start = places[-1].stop
+    if not packs:
+        return [[] for _ in clips]
+    units = packed_transcription.transcribe_packs(packs, _choose_engine(model, Audio(np.concatenate(sounds), SPEECH_RATE), language))
+    return [[unit for unit in units if place.start <= unit.start < place.stop] for place in places]
+
+
+def _choose_engine(
+    model: Whisper | WhisperModel, audio: Audio, language: str | None, beams: int | None = None
+) -> Callable[[list[Pack]], list[TextUnit]]:
+    """The function that transcribes a batch of packs of `audio`."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
     is_faster = faster_whisper_engine.is_model(model)
     transcribe_batch = faster_whisper_engine.transcribe_batch if is_faster else _transcribe_batch
     followed = beams or (faster_whisper_engine.BEAMS if is_faster else BEAMS)
-    return packed_transcription.transcribe_windows(
-        windows, lambda batch: transcribe_batch(model, audio, batch, code, followed), longest, report
-    )
+    return lambda batch: transcribe_batch(model, audio, batch, code, followed)
 
 
 def is_multilingual(model: Whisper | WhisperModel) -> bool:

@@ -80,7 +80,9 @@ class GroupSpeaking:
         """Implements `RolloutWorker`: nothing runs besides it."""
 
     def _make_rollout(self, text: Sample, item: Item, clips: Sequence[GeneratedClip], trains: bool) -> Rollout:
-        measured = [self._judge.measure(self._codec.decode(clip.codes.numpy().astype(np.uint16)), item, clip.ended) for clip in clips]
+        # The clips of a text are always judged together, on whatever number of ranks.
+        takes = [(self._codec.decode(clip.codes.numpy().astype(np.uint16)), clip.ended) for clip in clips]
+        measured = self._judge.measure_takes(takes, item)
         rewards = [compute_reward(one, self._options.rewards) for one in measured]
         advantages, flat = find_advantages(self._options.objective, rewards), not has_variance(rewards)
         samples, records = list[Sample](), list[AnswerRecord]()

@@ -7,7 +7,7 @@ languages it removes case and punctuation. Languages without spaces between word
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -20,6 +20,7 @@ from overtone.data_prep import manifest
 from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
 from overtone.data_prep.parallel.devices import choose_device
 from overtone.data_prep.segmentation import vad
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
 from overtone.data_prep.transcription.word_errors import normalize
@@ -171,20 +172,33 @@ def choose_language(recognizer: Recognizer, language: str) -> str:
 
 def transcribe(recognizer: Recognizer, samples: Samples, language: str) -> Transcription:
     """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for an unsupported language."""
-    if not len(samples):
-        return Transcription("")
-    first = _transcribe_once(recognizer.model, samples, language)
-    if first.log_probability >= recognizer.retry_below:
-        return first
-    padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), samples.dtype), samples]) for seconds in RETRY_PAUSES]
-    every = [first, *(_transcribe_once(recognizer.model, one, language) for one in padded)]
-    return replace(max(every, key=lambda one: (not one.problem, one.log_probability)), again=True)
+    return transcribe_clips(recognizer, [samples], language)[0]
 
 
-def _transcribe_once(model: Any, samples: Samples, language: str) -> Transcription:
-    speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
-    windows = vad.make_windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
-    units = whisper_engine.transcribe_recording(model, speech, windows, None if language == manifest.AUTO else language)
+def transcribe_clips(recognizer: Recognizer, clips: Sequence[Samples], language: str) -> list[Transcription]:
+    """As `transcribe`, several clips at once, which is faster; a transcript may differ from that of the clip alone by rounding."""
+    found = _transcribe_once(recognizer.model, clips, language)
+    unsure = [number for number, one in enumerate(found) if len(clips[number]) and one.log_probability < recognizer.retry_below]
+    for number in unsure:
+        padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), np.float32), clips[number]]) for seconds in RETRY_PAUSES]
+        every = [found[number], *_transcribe_once(recognizer.model, padded, language)]
+        found[number] = replace(max(every, key=lambda one: (not one.problem, one.log_probability)), again=True)
+    return found
+
+
+def _transcribe_once(model: Any, clips: Sequence[Samples], language: str) -> list[Transcription]:
+    inputs = [
+        (
+            Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE),
+            vad.make_windows([Region(0, len(samples))], Audio(samples, MASTER_RATE)) if len(samples) else [],
+        )
+        for samples in clips
+    ]
+    spoken = whisper_engine.transcribe_clips(model, inputs, None if language == manifest.AUTO else language)
+    return [_join_words(units) for units in spoken]
+
+
+def _join_words(units: Sequence[TextUnit]) -> Transcription:
     problem = next((unit.error for unit in units if unit.error), "")
     sure = min((unit.heard.avg_logprob for unit in units if unit.heard is not None), default=-np.inf)
     return Transcription("".join(unit.text for unit in units).strip(), problem, sure)

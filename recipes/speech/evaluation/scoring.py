@@ -110,12 +110,19 @@ def score(take: Take, models: ScoringModels, real_seconds: float | None) -> Scor
 
 def transcribe_item(asr: Recognizer, samples: Samples, item: Item) -> ItemTranscript:
     """Transcribe `samples` [n] at 24 kHz, and compare with the item's text."""
-    language = intelligibility.choose_language(asr, item.language)
-    found = intelligibility.transcribe(asr, samples, language)
-    if found.problem:
-        return ItemTranscript(again=found.again)
-    errors = intelligibility.count_errors(item.text, found.text, language)
-    return ItemTranscript(found.text, errors, intelligibility.align_words(item.text, found.text, language), found.again)
+    return transcribe_takes(asr, [samples], item)[0]
+
+
+def transcribe_takes(asr: Recognizer, takes: Sequence[Samples], item: Item) -> list[ItemTranscript]:
+    """As `transcribe_item`, several clips of the same item at once."""
+    language, found = intelligibility.choose_language(asr, item.language), list[ItemTranscript]()
+    for one in intelligibility.transcribe_clips(asr, takes, language):
+        if one.problem:
+            found.append(ItemTranscript(again=one.again))
+            continue
+        errors = intelligibility.count_errors(item.text, one.text, language)
+        found.append(ItemTranscript(one.text, errors, intelligibility.align_words(item.text, one.text, language), one.again))
+    return found
 
 
 def describe_retries(clips: Sequence[ScoredClip]) -> list[str]:

@@ -21,6 +21,7 @@ from overtone.recipes.speech.evaluation import audio_measures, intelligibility, 
 from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
+from overtone.recipes.speech.evaluation.scoring import ItemTranscript
 from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from overtone.recipes.speech.selection.candidate_measures import measure_recordings
 from overtone.recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
@@ -93,8 +94,15 @@ class SpeechJudge:
     def measure(self, samples: Samples, item: Item, ended: bool) -> SpeechMeasures:
         """Measure `samples` [n] at 24 kHz, full scale 1.0, which should speak the item's text in its speaker's voice. `ended`: False if the
         speech was cut off at the time limit. Raises `UserError` for a speaker without recordings, and for a text without words."""
+        return self.measure_takes([(samples, ended)], item)[0]
+
+    def measure_takes(self, takes: Sequence[tuple[Samples, bool]], item: Item) -> list[SpeechMeasures]:
+        """As `measure`, several clips of the same item, given as (samples, ended), at once, which is faster."""
         self.check(item)
-        said = scoring.transcribe_item(self.asr, samples, item)
+        said = scoring.transcribe_takes(self.asr, [samples for samples, _ in takes], item)
+        return [self._combine(samples, item, ended, transcript) for (samples, ended), transcript in zip(takes, said, strict=True)]
+
+    def _combine(self, samples: Samples, item: Item, ended: bool, said: ItemTranscript) -> SpeechMeasures:
         language = intelligibility.choose_language(self.asr, item.language)
         errors = said.errors if said.text is not None else intelligibility.count_errors(item.text, "", language)
         assert errors is not None  # `check` refuses texts without words

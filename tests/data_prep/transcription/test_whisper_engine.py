@@ -124,6 +124,20 @@ def test_a_batch_gives_the_same_text_as_each_pack_alone(speaking, talk, monkeypa
     assert [unit.text for unit in together] == [unit.text for unit in alone]
 
 
+def test_clips_are_transcribed_together_as_each_alone(speaking, talk) -> None:
+    """One of an odd length, one without sound, and one of two packs."""
+    seconds, clips = (2, 0, 40, 3), []
+    for number, length in enumerate(seconds):
+        samples = talk.samples[number * SPEECH_RATE :][: length * SPEECH_RATE + (length == 3)]
+        half = Region(0, length * MASTER_RATE // 2)
+        clips.append((Audio(samples, SPEECH_RATE), [half, Region(half.stop, 2 * half.stop)] if length else []))
+    together = whisper_engine.transcribe_clips(speaking, clips, "english")
+    assert ["".join(unit.text for unit in units) for units in together] == [f" {TEXT}" * packs for packs in (1, 0, 2, 1)]
+    assert [whisper_engine.transcribe_clips(speaking, [clip], "english")[0][0].heard for clip in clips if clip[1]] == [
+        units[0].heard for units in together if units
+    ]
+
+
 def test_several_packs_are_decoded_with_beams(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL[:3], "english", beams=3)
     assert "".join(unit.text for unit in units) == 3 * f" {TEXT}" and not any(unit.error for unit in units)

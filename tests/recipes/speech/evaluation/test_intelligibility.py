@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ class PositionSensitiveWhisper:
         """`said`: seconds → (text, mean log-probability)."""
         self.said, self.pauses = said, list[float]()
 
-    def transcribe_recording(self, _model: object, audio: Audio, *_: object) -> list[TextUnit]:
+    def transcribe_clips(self, _model: object, clips: Sequence[tuple[Audio, object]], _language: object) -> list[list[TextUnit]]:
+        return [self.transcribe(audio) if len(audio.samples) else [] for audio, _ in clips]
+
+    def transcribe(self, audio: Audio) -> list[TextUnit]:
         pause = round(float(np.argmax(np.abs(audio.samples) > 0.1)) / audio.rate, 1)
         self.pauses.append(pause)
         text, sure = self.said[pause]
@@ -110,9 +114,18 @@ def test_an_unsure_transcript_is_the_most_probable_of_three(
     monkeypatch: pytest.MonkeyPatch, limit: float, said: dict[float, tuple[str, float]], text: str, pauses: list[float]
 ) -> None:
     engine, wave = PositionSensitiveWhisper(said), np.full(12_000, 0.5, np.float32)
-    monkeypatch.setattr(intelligibility.whisper_engine, "transcribe_recording", engine.transcribe_recording)
+    monkeypatch.setattr(intelligibility.whisper_engine, "transcribe_clips", engine.transcribe_clips)
     assert intelligibility.transcribe(Recognizer(None, limit), wave, "english").text == text
     assert engine.pauses == pauses
+
+
+def test_only_the_unsure_clips_of_several_are_transcribed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = PositionSensitiveWhisper({0.0: ("a boat", -0.04), 0.1: ("no word", -0.3), 0.4: ("a bow", -0.2), 1.1: ("a crow", -0.1)})
+    monkeypatch.setattr(intelligibility.whisper_engine, "transcribe_clips", engine.transcribe_clips)
+    sure = np.full(12_000, 0.5, np.float32)
+    found = intelligibility.transcribe_clips(Recognizer(None, -0.05), [sure, np.pad(sure, (2400, 0)), sure[:0]], "english")
+    assert [(one.text, one.again) for one in found[:2]] == [("a boat", False), ("a crow", True)]
+    assert engine.pauses[:2] == [0.0, 0.1] and engine.pauses[-2:] == [0.4, 1.1]
 
 
 def test_only_the_demo_s_whisper_transcribes_again(babbler: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,9 +121,19 @@ def test_a_repetition_follows_directly(expected: str, transcribed: str, share: f
 
 
 def test_a_failed_transcript_is_all_wrong(judge: SpeechJudge, items: list[Item], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intelligibility, "transcribe", lambda *_: Transcription("half of it", problem="out of memory"))
+    monkeypatch.setattr(intelligibility, "transcribe_clips", lambda *_: [Transcription("half of it", problem="out of memory")])
     found = judge.measure(np.ones(RATE, np.float32), items[0], True)
     assert found.transcript is None and found.wer == 1.0 == found.clipping
+
+
+def test_clips_measured_together_have_the_measures_of_each_alone(judge: SpeechJudge, items: list[Item]) -> None:
+    takes = [
+        (scoring.read_clip(item.recording), ended) for item, ended in zip(items[:3], (True, False, True), strict=True) if item.recording
+    ]
+    takes.insert(1, (hack("nothing", items), True))
+    together = judge.measure_takes(takes, items[0])
+    assert together == [judge.measure(samples, items[0], ended) for samples, ended in takes]
+    assert len({one.transcript for one in together}) == 4
 
 
 def test_what_cannot_be_judged_is_refused(judge: SpeechJudge, items: list[Item]) -> None:
