@@ -102,19 +102,14 @@ def score_all(takes: Mapping[str, Sequence[Take]], models: ScoringModels) -> dic
 def score(take: Take, models: ScoringModels, real_seconds: float | None) -> ScoredClip:
     """All measures of one clip."""
     samples = read_clip(take.path)
-    said = ItemTranscript() if models.asr is None else transcribe_item(models.asr, samples, take.item)
+    said = ItemTranscript() if models.asr is None else transcribe_takes(models.asr, [samples], take.item)[0]
     similarities = {encoder.name: measure_similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
     sound = audio_measures.measure(samples)
     return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, said.text, said.errors, said.words, similarities, said.again)
 
 
-def transcribe_item(asr: Recognizer, samples: Samples, item: Item) -> ItemTranscript:
-    """Transcribe `samples` [n] at 24 kHz, and compare with the item's text."""
-    return transcribe_takes(asr, [samples], item)[0]
-
-
 def transcribe_takes(asr: Recognizer, takes: Sequence[Samples], item: Item) -> list[ItemTranscript]:
-    """As `transcribe_item`, several clips of the same item at once."""
+    """Transcribe clips of an item, [n] at 24 kHz each, and compare with its text."""
     language, found = intelligibility.choose_language(asr, item.language), list[ItemTranscript]()
     for one in intelligibility.transcribe_clips(asr, takes, language):
         if one.problem:
