@@ -83,6 +83,20 @@ def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
     return ",".join(files.digest(path) for path in find_weights(name, option))
 
 
+def read_dimensions(folder: Path, name: str, option: str = WHISPER_OPTION) -> dict[str, int]:
+    """Return the dimensions of openai-whisper for the config.json of a folder. Raises `UserError`."""
+    try:
+        config = check_config(folder, KIND)
+    except UserError as error:
+        raise UserError(f"{option} {name}: {error}") from None
+    if missing := [key for key in SIZES.values() if not isinstance(config.get(key), int)]:
+        raise UserError(f"{option} {name}: {folder / CONFIG} has no number {missing[0]}; download the model again")
+    dims = {size: config[key] for size, key in SIZES.items()}
+    if dims["n_vocab"] not in VOCABULARIES:
+        raise UserError(f"{option} {name}: its vocabulary of {dims['n_vocab']} tokens is not one of Whisper's; give another model")
+    return dims
+
+
 class WhisperCheckpoint(TypedDict):
     """A checkpoint of openai-whisper."""
 
@@ -99,15 +113,7 @@ def read_checkpoint(name: str, option: str = WHISPER_OPTION) -> WhisperCheckpoin
 
     weights = find_weights(name, option)
     folder = weights[0].parent
-    try:
-        config = check_config(folder, KIND)
-    except UserError as error:
-        raise UserError(f"{option} {name}: {error}") from None
-    if missing := [key for key in SIZES.values() if not isinstance(config.get(key), int)]:
-        raise UserError(f"{option} {name}: {folder / CONFIG} has no number {missing[0]}; download the model again")
-    dims = {size: config[key] for size, key in SIZES.items()}
-    if dims["n_vocab"] not in VOCABULARIES:
-        raise UserError(f"{option} {name}: its vocabulary of {dims['n_vocab']} tokens is not one of Whisper's; give another model")
+    dims = read_dimensions(folder, name, option)
     try:
         tensors = {name: tensor.float() for path in weights for name, tensor in load_file(path).items()}
     except SafetensorError as error:

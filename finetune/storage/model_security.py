@@ -16,6 +16,7 @@ import json
 import os
 import re
 import threading
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -414,9 +415,9 @@ def require_weights(missing: Iterable[str], unneeded: Sequence[str]) -> None:
         raise UserError(f"the model file lacks {len(needed)} weights ({shown}); download the model again, or give another one")
 
 
-def load_pickled_weights(path: Path) -> dict[str, Any]:
-    """Return the content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. Raises `UserError` for
-    all else.
+def load_pickled_weights(path: Path, mapped: bool = False) -> dict[str, Any]:
+    """Return the content of a `.pt` or `.bin` file, on the CPU: tensors, numbers, strings, lists and dictionaries. `mapped`: only tensors
+    that are used are read. Raises `UserError` for all else.
 
     The only place where a pickle is read, with torch's restricted unpickler for weights, which calls nothing that the file names.
     """
@@ -424,7 +425,7 @@ def load_pickled_weights(path: Path) -> dict[str, Any]:
 
     try:
         input_files.require_regular(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - the one reader of pickled weights
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipfile.is_zipfile(path))  # noqa: TID251 - the one reader of pickled weights
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a foreign, damaged or hostile file fails in many ways

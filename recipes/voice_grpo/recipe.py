@@ -20,7 +20,6 @@ from torch import Tensor
 from overtone.data_prep import manifest
 from overtone.finetune.config import Config, Data, Lora
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.modeling.lora_adapters import is_adapter
 from overtone.finetune.recipe import REFERENCE, Batch, Loaded, Recipe, Reference, Rollouts, Row, Sample, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.policy.policy_options import describe_reference, needs_reference
@@ -36,10 +35,9 @@ from overtone.recipes.qwen3_tts.model.base_voices import (
     require_voices,
 )
 from overtone.recipes.qwen3_tts.model.clip_scores import score_codes
-from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS, SpeechModel
+from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS
 from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, find_language, make_dummy_sample
 from overtone.recipes.speech.dataset_speakers import visit_speakers
-from overtone.recipes.speech.decoding.ragged_kv_cache import count_generation_bytes
 from overtone.recipes.speech.training_files import describe_training_files, list_training_files
 from overtone.recipes.speech.voices_json_content import describe_base
 
@@ -47,6 +45,7 @@ from .clip_judge import check_models, digest_judge, read_recordings
 from .clip_samples import collate, measure_length
 from .group_speaking import GroupSpeaking
 from .options import Options
+from .rollout_memory import count_rollout_bytes, describe_rollouts
 from .state import TextData, VoicePolicyState
 from .text_rows import TextProcessor, read_row
 from .verbs import INFERENCE
@@ -94,11 +93,7 @@ def describe_texts(data: Data, voices: BaseVoices) -> TextData:
 
 def load_speaking_model(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded[None]:
     """The model with the bounds of its loss."""
-    remarks = (
-        f"rollouts: a copy of the model in the compute type on each rank, with the keys and values of {options.rollout_batch} clips, the "
-        f"codec, Whisper {Path(options.judge.asr).name}, and the encoder {Path(options.judge.speaker_model).name}",
-        describe_reference(options, lora is not None),
-    )
+    remarks = (describe_rollouts(options), describe_reference(options, lora is not None))
     loaded = load_voices(base, voices, vectors, lora, remarks)
     attach_bounds(loaded.model, options)
     return loaded
@@ -135,15 +130,6 @@ def make_dummy_clip(positions: int, ids: TokenIds) -> Sample:
     clip = make_dummy_sample(max(positions, 13), ids)
     tokens = int(clip["frame_mask"].sum()) * ids.codebooks + 1
     return {**clip, **make_lesson("grpo", [0.0] * tokens, 0.0, tokens)}
-
-
-def count_rollout_bytes(loaded: Loaded, options: Options, itemsize: int, micro_tokens: int) -> int:
-    """Return the memory of the copy and its running batch; the codec and the models of the judge are not counted. The longest clip with its
-    text is that of the longest group that fits."""
-    assert isinstance(loaded.model, SpeechModel)
-    talker = loaded.model.talker
-    parameters = sum(each.numel() for name, each in loaded.model.named_parameters() if not is_adapter(name))
-    return count_generation_bytes(parameters, talker.config, itemsize, options.rollout_batch, micro_tokens // options.group)
 
 
 RECIPE = Recipe(
