@@ -69,7 +69,8 @@ def evaluate(
         asr: the Whisper model that transcribes the speech; without one, intelligibility is not measured.
         codec: a model whose codec encodes and decodes the recordings, which are then measured, too: the best that a model of its codes can
             reach.
-        base: the model before the training, to compare with; it clones the `ref_audio` of each row.
+        base: the model before the training, to compare with. An export that names the speakers of all rows speaks by name; another model
+            clones the `ref_audio` of each row.
         seen: the training data; texts are then reported as seen or unseen.
         checkpoints: of a run, the steps to evaluate, or `"all"`; by default the newest.
         speaker: speaker of rows without one.

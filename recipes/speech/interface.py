@@ -7,7 +7,7 @@ A request names a speaker or gives a reference clip; if the model has only one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -134,6 +134,10 @@ class VoiceFolder(Protocol):
 
     @property
     def folder(self) -> Path: ...
+
+    @property
+    def speakers(self) -> Collection[str]:
+        """Names in lower case; empty if the model only clones reference clips."""
 
     @property
     def can_clone(self) -> bool:

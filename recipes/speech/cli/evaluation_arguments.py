@@ -29,7 +29,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--base",
         metavar="MODEL",
-        help="the Base model before training, a folder or a hub name, to compare with; it clones each row's ref_audio",
+        help="the model before training, a folder or a hub name, to compare with: an export that names the rows' speakers speaks by name, "
+        "another model clones each row's ref_audio",
     )
     parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="training data; texts are then reported as seen or unseen")
     parser.add_argument("--reference", type=Path, metavar="CLIP", help="reference clip for rows without ref_audio")

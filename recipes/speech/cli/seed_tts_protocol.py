@@ -100,14 +100,19 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pr
 
 
 def find_speaking_systems(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> list[System]:
-    """The model, which clones each prompt if it can, and the base of --base. Raises `UserError`."""
+    """The model, which clones each prompt if it can, and that of --base; if it cannot, that one speaks by name, too. Raises `UserError`."""
     found = [replace(one, way="cloned") if can_clone(recipe, one) else one for one in systems.find_systems(recipe, model, None)]
-    found += [systems.untrained_system(recipe, resolve_model("--base", args.base))] if args.base else []
-    if any(one.way == "named" for one in found) and args.speaker is None:
+    named = any(one.way == "named" for one in found)
+    if named and args.speaker is None:
         raise UserError(
             f"--model {model}: speaks by the names of its speakers, and cannot clone the prompts; give --speaker NAME, with prompts of "
             "that speaker. A model that clones is made by `overtone export --format base`"
         )
+    if args.base:
+        speakers = [manifest.parse_speaker(args.speaker)] if named else []
+        base, note = systems.find_base(recipe, resolve_model("--base", args.base), speakers, found)
+        print_line(note)
+        found = systems.number_repeated([*found, base])
     if len(found) > 1 and args.protocol_transcripts is not None:
         raise UserError("--protocol-transcripts: transcripts are of one model; remove --base")
     return found

@@ -66,6 +66,14 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
     return items
 
 
+def list_speakers(files: Iterable[Path], speaker: str | None) -> set[str]:
+    """The speakers of all rows of the files; `speaker`: that of rows without one. Raises `UserError` as `read_items` does."""
+    found = set[str]()
+    for path in files:
+        visit_rows(path, lambda _, row: found.add(_parse_speaker(row, speaker)), HOW_TO_MAKE_ROWS)
+    return found
+
+
 def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:
     """The items marked as seen or unseen. If there are fewer seen than unseen ones, rows of the training data are added, evenly picked.
 
@@ -105,25 +113,31 @@ def normalize(text: str) -> str:
 
 
 def _parse_item(key: str, row: Row, root: Path, speaker: str | None, reference: Path | None) -> Item:
-    text, name = row.get("text"), row.get("speaker") or speaker
+    text = row.get("text")
     if not isinstance(text, str) or not text.strip():
         raise UserError('the row has no text to speak; add "text" to it, or remove it')
     if not normalize(text):
         raise UserError(f"text {text!r} has no word in it; correct it, or remove the row")
-    if not isinstance(name, str):
-        raise UserError('the row has no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
+    name = _parse_speaker(row, speaker)
     reference_text = row.get("ref_text") or None
     if not isinstance(reference_text, str | None):
         raise UserError(f"ref_text: expected the transcript of ref_audio as a text, found {reference_text!r}; correct it, or remove it")
     return Item(
         key=key,
         text=text,
-        speaker=manifest.parse_speaker(name),
+        speaker=name,
         language=manifest.parse_language(str(row.get("language") or manifest.AUTO)),
         recording=_find_clip(root, row, "audio"),
         reference=_find_clip(root, row, "ref_audio") or reference,
         reference_text=reference_text,
     )
+
+
+def _parse_speaker(row: Row, speaker: str | None) -> str:
+    name = row.get("speaker") or speaker
+    if not isinstance(name, str):
+        raise UserError('the row has no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
+    return manifest.parse_speaker(name)
 
 
 def _find_clip(root: Path, row: Row, column: str) -> Path | None:

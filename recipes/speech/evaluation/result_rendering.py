@@ -56,7 +56,7 @@ def render_markdown(evaluation: Evaluation) -> str:
 
 def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, JsonValue]]:
     """The results of the last trained voice in the form of a model card on the hub. `data`: name of the evaluated texts."""
-    system = [system for system in evaluation.systems if system.way == "named"][-1]
+    system = evaluation.trained[-1]
     results = {
         f"{data}, {group} texts": {
             metric.key: round(value, 4)
@@ -72,7 +72,7 @@ def verdicts(evaluation: Evaluation) -> list[str]:
     """State whether training improved the voice: a summary, and a sentence for each metric that is not always zero. If there are several
     checkpoints, the last one is judged."""
     rows = compare_with_base(evaluation)
-    if not rows and not any(system.way == "cloned" for system in evaluation.systems):
+    if not rows and len(evaluation.trained) == len(evaluation.systems):
         return ["Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."]
     if not rows:
         return [

@@ -29,6 +29,11 @@ class Evaluation:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def trained(self) -> list[System]:
+        """The systems without the base."""
+        return [system for system in self.systems if not system.is_base]
+
+    @property
     def names(self) -> list[str]:
         """Names of all systems with clips: the recordings first, as the target."""
         return [*(name for name in (RECORDINGS, THROUGH_CODEC) if self.clips.get(name)), *(system.name for system in self.systems)]

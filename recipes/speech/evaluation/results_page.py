@@ -140,7 +140,7 @@ def build_plots(evaluation: Evaluation) -> list[tuple[str, list[Plot]]]:
 
 def choose_texts(evaluation: Evaluation) -> list[TextClips]:
     """The texts with the worst results of the last trained voice, at most `SHOWN_TEXTS`; the worst first, players up to a total size."""
-    last = [system.name for system in evaluation.systems if system.way == "named"][-1]
+    last = evaluation.trained[-1].name
     worst = sorted(evaluation.clips[last], key=lambda clip: (-badness(clip), clip.item.key))[:SHOWN_TEXTS]
     by_key = {name: {clip.item.key: clip for clip in clips} for name, clips in evaluation.clips.items()}
     shown, room = [], AUDIO_BYTES

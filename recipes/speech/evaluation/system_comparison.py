@@ -17,7 +17,7 @@ DRIFT = 0.1
 
 @dataclass(frozen=True)
 class Comparison:
-    """A trained voice compared with the untrained base."""
+    """A trained voice compared with the model before training."""
 
     system: str
     base: str
@@ -43,11 +43,10 @@ class SimilarityScale:
 
 def compare_with_base(evaluation: Evaluation) -> list[Comparison]:
     """Every trained voice against the base, in every set of texts and by every metric with a better direction."""
-    bases = [system for system in evaluation.systems if system.way == "cloned"]
-    trained = [system for system in evaluation.systems if system.way == "named"]
+    bases = [system for system in evaluation.systems if system.is_base]
     rows = [
         _compare(evaluation, system.name, base.name, group, metric)
-        for system in trained
+        for system in evaluation.trained
         for base in bases
         for group in evaluation.groups
         for metric in evaluation.metrics

@@ -1,12 +1,13 @@
-"""The systems of an evaluation, and their speech: exported voices, checkpoints of a run, the untrained base that clones a clip."""
+"""The systems of an evaluation, and their speech: exported voices, checkpoints of a run, and the model before training."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,8 @@ class System:
     """Step of a checkpoint; None for an exported folder."""
     strength: float = 1.0
     """The strength at which a checkpoint is exported."""
+    is_base: bool = False
+    """The model before training, with which the others are compared."""
 
     @property
     def title(self) -> str:
@@ -60,10 +63,12 @@ class System:
         if self.step is not None:
             weaker = "" if self.strength == 1 else f", strength {self.strength:g}"
             return f"Trained voice at step {self.step}{weaker}"
-        name = self.name.removesuffix(", zero-shot")
+        name = display_name(self.folder)
         if self.folder.parent == demo_models.cache():
             name = name.rpartition("-")[0]  # without the digest of its content
-        return f"Untrained base: {name}" if self.way == "cloned" else f"Trained voice: {name}"
+        if self.is_base:
+            return f"Untrained base: {name}" if self.way == "cloned" else f"Voice before training: {name}"
+        return f"Trained voice: {name}"
 
     def request(self, item: Item) -> SpeechRequest:
         """The request for an item."""
@@ -99,12 +104,50 @@ def is_run(model: Path) -> bool:
 
 
 def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
-    """The base before training, which clones clips. Raises `UserError` for a model that cannot clone."""
+    """A base that clones clips. Raises `UserError` for a model that cannot clone."""
     if not recipe.inspect(base).can_clone:
         raise UserError(
             f"--base {base}: this model cannot clone a clip; give the Base model from which training started if that can, or remove --base"
         )
-    return System(f"{display_name(base)}, zero-shot", base, "cloned")
+    return System(f"{display_name(base)}, zero-shot", base, "cloned", is_base=True)
+
+
+def find_base(recipe: SpeechRecipe, base: Path, speakers: Collection[str], speaking: Sequence[System]) -> tuple[System, str]:
+    """The model of `--base`, and a sentence on how it speaks: by name if it was trained with all `speakers`, those of the rows; otherwise
+    it clones clips. Raises `UserError`, with the alternatives, for a model that can do neither, and for one of `speaking`."""
+    exported = recipe.inspect(base)
+    lacking = sorted({*speakers} - {*exported.speakers})
+    known = exported.first_speaker is not None or not exported.can_clone  # a released model's names may be mere numbers, without a voice
+    if speakers and known and not lacking:
+        if any(base.resolve() == system.folder.resolve() for system in speaking):
+            raise UserError(f"--base {base}: this is the model of --model; give the one from which training started, or remove --base")
+        also = "; it could also clone clips" if exported.can_clone else ""
+        system = System(f"{display_name(base)} before training", base, "named", is_base=True)
+        return system, f"--base {base} speaks by the names of the rows' speakers{also}."
+    if speakers and exported.speakers and not exported.can_clone:
+        raise UserError(
+            f"--base {base}: has no {_list_some(lacking)} among its speakers ({_list_some(exported.speakers)}), and cannot clone a clip; "
+            "give the export or the Base model from which training started, or remove --base"
+        )
+    system = untrained_system(recipe, base)
+    reason = f", because it was not trained with {_list_some(lacking)}" if known and exported.speakers and lacking else ""
+    return system, f"--base {base} clones each row's reference clip{reason}."
+
+
+def _list_some(names: Iterable[str], most: int = 10) -> str:
+    """The names with commas, and how many more there are."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def number_repeated(found: Iterable[System]) -> list[System]:
+    """The systems, each with a name and a folder of its own, also beside the recordings: a number is added to a repeated name."""
+    taken, numbered = {slug(RECORDINGS), slug(THROUGH_CODEC)}, list[System]()
+    for system in found:
+        names = itertools.chain([system.name], (f"{system.name} ({number})" for number in itertools.count(2)))
+        numbered.append(replace(system, name=next(name for name in names if slug(name) not in taken)))
+        taken.add(slug(numbered[-1].name))
+    return numbered
 
 
 def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
@@ -221,7 +264,8 @@ def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[Spea
             reasons.append(str(error))
             continue
         try:
-            return open_speaker_encoder(str(folder), "--base" if system.way == "cloned" else f"base of {system.name}"), []
+            own = system.is_base and folder == system.folder
+            return open_speaker_encoder(str(folder), "--base" if own else f"base of {system.name}"), []
         except UnsupportedModelError as error:  # but damaged weights end the evaluation, since the user expects this similarity
             reasons.append(str(error))
     return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]

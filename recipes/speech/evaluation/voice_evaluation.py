@@ -101,7 +101,14 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
     if options.card:
         check_card(model)
     speaking = systems.find_systems(recipe, model, options.checkpoints)
-    speaking += [systems.untrained_system(recipe, resolve_model("--base", options.base))] if options.base else []
+    notes = list[str]()
+    if options.base is not None:
+        folder = resolve_model("--base", options.base)
+        speakers = evaluation_items.list_speakers(filter(None, (options.data, options.seen)), options.speaker)
+        base, note = systems.find_base(recipe, folder, speakers, speaking)
+        print_line(note)
+        speaking, notes = [*speaking, base], [note]
+    speaking = systems.number_repeated(speaking)
     items = load_items(recipe, speaking, options)
     if options.asr is not None:
         intelligibility.check_whisper(options.asr)
@@ -109,7 +116,8 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
     codec = None if options.codec is None else open_codec(options.codec, "--codec")
     if codec is not None and not any(item.recording for item in items):
         raise UserError(f'--codec {options.codec}: no row of {options.data} has a recording ("audio") to encode; remove --codec')
-    encoder, notes = systems.find_encoder(recipe, speaking)
+    encoder, unmeasured = systems.find_encoder(recipe, speaking)
+    notes += unmeasured
     if options.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
     else:

@@ -24,6 +24,7 @@ from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds
 from overtone.recipes.speech.cli import evaluate
 from overtone.recipes.speech.evaluation import samples_during_training, systems
 from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.voice_evaluation import EvaluationOptions, make_plan
 from overtone.recipes.speech.frame_synthesizer import SpeechWithCodes
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from overtone.recipes.voice_clone.speech_registration import SPEECH
@@ -60,7 +61,7 @@ def write_rows(path: Path, clip: Path, *speakers: str) -> Path:
 
 
 def test_a_model_with_the_protocol_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, base = write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tone_folder(tmp_path / "base")
+    data, base = write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tone_folder(tmp_path / "base", bass=55.0)
     out = tmp_path / "evaluation"
     argv = ["--data", str(data), "--base", str(base), "--max-seconds", "0.5", "--batch", "1", "--out", str(out)]
     assert evaluate.evaluate(TONES, folder, argv) == 0
@@ -73,7 +74,43 @@ def test_a_model_with_the_protocol_is_evaluated(folder: Path, tmp_path: Path, ca
     cloned, _ = soundfile.read(out / "clips" / "base-zero-shot" / "val-0001.flac", dtype="float32")
     assert len(cloned) == len(wave) and not np.allclose(cloned, wave, atol=0.1), "at the pitch of the clip"
     assert any(note.startswith("Similarity by the model's own encoder was not measured") for note in found["notes"])
-    assert "tones: 2 of 2 texts spoken" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "tones: 2 of 2 texts spoken" in shown
+    assert f"--base {base} clones each row's reference clip, because it was not trained with high, low.\n" in shown
+
+
+def test_a_voice_is_compared_with_itself_before_training(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The export from which training started has the folder name of the new one, and another pitch."""
+    data, base = write_rows(tmp_path / "val.jsonl", tmp_path / "clip.flac", "Low", "High"), tmp_path / "before" / folder.name
+    tone_folder(base, low=90.0, high=300.0)
+    out = tmp_path / "evaluation"
+    argv = ["--data", str(data), "--base", str(base), "--max-seconds", "0.5", "--out", str(out)]
+    assert evaluate.evaluate(TONES, folder, argv) == 0
+    shown, found = capsys.readouterr().out, json.loads((out / "evaluation.json").read_text())
+    sentence = f"--base {base} speaks by the names of the rows' speakers; it could also clone clips."
+    assert f"{sentence}\n" in shown and sentence in found["notes"]
+    assert list(found["figures"]) == [systems.RECORDINGS, "tones", "tones before training"]
+    assert {(row["system"], row["base"]) for row in found["compared"]} == {("tones", "tones before training")}
+    assert "Too few texts to compare with tones before training: " in shown
+    waves = [soundfile.read(out / "clips" / name / "val-0001.flac", dtype="float32")[0] for name in ("tones", "tones-before-training")]
+    assert np.allclose(waves[0], spoken(TEXT[:10], "low"), atol=1e-4) and not np.allclose(waves[1], waves[0], atol=0.1)
+    page = (out / "evaluation.html").read_text()
+    assert "before: Voice before training: tones; after: Trained voice: tones." in page
+    assert not re.search("untrained|zero-shot|clones", page + (out / "evaluation.md").read_text(), re.IGNORECASE)
+
+
+def test_a_checkpoint_is_compared_with_the_export_from_which_training_started(folder: Path, tmp_path: Path) -> None:
+    """Both speak the rows by name, so they need no reference clips."""
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000005"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps(tiny.state(5, recipe="tones", recipe_state={"speakers": ["low"]})))
+    (tmp_path / "val.jsonl").write_text(json.dumps({"text": TEXT, "speaker": "Low"}))
+    options = EvaluationOptions(tmp_path / "val.jsonl", checkpoints="all", base=str(folder))
+    plan = make_plan(TONES, tmp_path / "run", options)
+    assert [(one.name, one.way, one.is_base) for one in plan.systems] == [
+        ("step 5", "named", False),
+        ("tones before training", "named", True),
+    ]
 
 
 def test_refusals_of_the_model_come_before_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,5 +57,5 @@ def evaluation(folder: Path, steps: Sequence[str] = tuple(STEPS)) -> Evaluation:
         **{name: clips(folder, name, STEPS[name], 1, 0.7) for name in steps},
         BASE: clips(folder, BASE, 1.1, 3, 0.5),
     }
-    systems = [*trained, System(BASE, folder, "cloned")]
+    systems = [*trained, System(BASE, folder / "base", "cloned", is_base=True)]
     return Evaluation(systems, found, ["own encoder"], {"own encoder": 0.3}, ["A note."], {"model": "runs/me", "asr": None})

@@ -67,7 +67,7 @@ def test_serve_and_eval_voice_take_names_for_model_and_base(
     Path("rows.jsonl").write_text(json.dumps(row))
     shutil.copy(next(fresh.config.data.train.parent.rglob("high.flac")), "clip.wav")
     assert main(["eval-voice", "--model", "me/voice", "--base", "me/base", "--data", "rows.jsonl"]) == 130
-    assert [system.name for system in plans[0].systems] == ["voice", "base, zero-shot"]
+    assert [system.name for system in plans[0].systems] == ["voice", "base before training"]
     assert all(system.folder.name == COMMIT for system in plans[0].systems)
 
 

@@ -37,6 +37,10 @@ class ToneFolder:
         return cls(folder, json.loads((folder / FILE).read_text()))
 
     @property
+    def speakers(self) -> tuple[str, ...]:
+        return tuple(self.pitches)
+
+    @property
     def first_speaker(self) -> str | None:
         return next(iter(self.pitches), None)
 
@@ -102,9 +106,9 @@ def clip_pitch(clip: Path | None) -> float:
     return float(np.abs(np.fft.rfft(samples)).argmax() * rate / len(samples))
 
 
-def tone_folder(folder: Path) -> Path:
+def tone_folder(folder: Path, **pitches: float) -> Path:
     folder.mkdir(parents=True)
-    (folder / FILE).write_text(json.dumps({"low": 110.0, "high": 440.0}))
+    (folder / FILE).write_text(json.dumps(pitches or {"low": 110.0, "high": 440.0}))
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from overtone.finetune import __main__ as verbs
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark
 from overtone.recipes.speech.cli import seed_tts_protocol
+from overtone.recipes.speech.cli.evaluation_arguments import parse
 from overtone.recipes.speech.evaluation.seed_tts_eval.prompts import read_prompts
+from overtone.recipes.voice_clone.speech_registration import SPEECH
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins, whisper_models
 
 Command = Callable[..., list[str]]
@@ -111,6 +114,19 @@ def test_what_cannot_be_measured_is_refused(
     monkeypatch.setattr(dnsmos, "NAME", "no-such-package")
     assert verbs.main([*command(*LINES), *[str(nano) if word == "NANO" else word for word in more]]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_base_speaks_as_the_model_does(nano: Path, fresh: Any, export: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name if the model cannot clone; it clones if the model does."""
+    voice, before = (export(fresh, "custom_voice", tmp_path / name / "me") for name in ("new", "old"))
+    words = ["--data", "meta.lst", "--protocol", "seed-tts-eval", "--base", str(before)]
+    named = seed_tts_protocol.find_speaking_systems(SPEECH, voice, parse([*words, "--speaker", "Anna"]))
+    assert [(one.name, one.way) for one in named] == [("me", "named"), ("me before training", "named")]
+    assert f"--base {before} speaks by the names of the rows' speakers.\n" in capsys.readouterr().out
+    with pytest.raises(UserError, match=f"--base {before}: this model cannot clone a clip"):
+        seed_tts_protocol.find_speaking_systems(SPEECH, nano, parse([*words, "--speaker", "Anna"]))
+    with pytest.raises(UserError, match="speaks by the names of its speakers, and cannot clone the prompts; give --speaker NAME"):
+        seed_tts_protocol.find_speaking_systems(SPEECH, voice, parse(words))
 
 
 def test_options_of_a_protocol_need_it(command: Command, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,16 @@ def test_rows_are_read_with_and_without_recordings(tmp_path: Path) -> None:
     assert items[1] == Item("eval-0002", "Bye.", "bert", "auto", None, tmp_path / "other.flac")
 
 
+def test_the_speakers_are_those_of_all_rows(tmp_path: Path) -> None:
+    files = [
+        write_rows(tmp_path, {"speaker": " Anna "}, {"text": "Hello."}),
+        write_rows(tmp_path, {"speaker": "Bert"}, name="seen.jsonl"),
+    ]
+    assert evaluation_items.list_speakers(files, "ZED") == {"anna", "zed", "bert"}
+    with pytest.raises(UserError, match=r"eval\.jsonl:2: the row has no speaker"):
+        evaluation_items.list_speakers(files, None)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -20,6 +20,7 @@ from overtone.recipes.speech.evaluation.systems import System
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.voice_clone.speech_registration import SPEECH
 from tests.finetune import tiny
+from tests.recipes.voice_clone.tones import TONES, ToneFolder, tone_folder
 
 BRIEF = SpeechSampling(max_seconds=0.3)
 
@@ -67,6 +68,45 @@ def test_only_a_base_can_clone(untrained: Path, nano: Path) -> None:
     assert systems.untrained_system(SPEECH, nano).way == "cloned"
     with pytest.raises(UserError, match=f"--base {untrained}: this model cannot clone"):
         systems.untrained_system(SPEECH, untrained)
+
+
+def test_a_base_speaks_by_name_if_it_was_trained_with_all_speakers(tmp_path: Path) -> None:
+    both, other = tone_folder(tmp_path / "a" / "me"), tone_folder(tmp_path / "me", low=100.0)
+    speaking = systems.find_systems(TONES, other, None)
+    found, note = systems.find_base(TONES, both, {"low", "high"}, speaking)
+    assert (found.name, found.way, found.is_base, found.title) == ("me before training", "named", True, "Voice before training: me")
+    assert note == f"--base {both} speaks by the names of the rows' speakers; it could also clone clips."
+    found, note = systems.find_base(TONES, both, {"low", "zed"}, speaking)
+    assert (found.name, found.way, found.is_base, found.title) == ("me, zero-shot", "cloned", True, "Untrained base: me")
+    assert note == f"--base {both} clones each row's reference clip, because it was not trained with zed."
+    assert systems.find_base(TONES, both, (), speaking)[1] == f"--base {both} clones each row's reference clip."
+    with pytest.raises(UserError, match=f"--base {other}: this is the model of --model; give the one from which training started"):
+        systems.find_base(TONES, other, {"low"}, speaking)
+
+
+def test_numbers_of_a_released_model_are_no_trained_voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToneFolder, "first_speaker", None)
+    found, note = systems.find_base(TONES, tone_folder(tmp_path / "released"), {"low"}, [])
+    assert found.way == "cloned" and note.endswith(" clones each row's reference clip.")
+
+
+def test_a_base_that_only_names_other_speakers_is_refused(untrained: Path, nano: Path) -> None:
+    found, note = systems.find_base(SPEECH, untrained, {"anna"}, [])
+    assert found.way == "named" and note == f"--base {untrained} speaks by the names of the rows' speakers."
+    assert systems.find_base(SPEECH, nano, {"anna"}, [])[1] == f"--base {nano} clones each row's reference clip."
+    message = (
+        rf"--base {untrained}: has no zed among its speakers \(anna, bert\), and cannot clone a clip; give the export or the Base model"
+    )
+    with pytest.raises(UserError, match=message):
+        systems.find_base(SPEECH, untrained, {"zed", "anna"}, [])
+
+
+def test_no_two_systems_have_the_same_name_or_folder(tmp_path: Path) -> None:
+    names = ["me before training", "Me before: training", "through the codec", "step 5"]
+    found = systems.number_repeated([System(name, tmp_path, "named") for name in names])
+    assert [system.name for system in found] == ["me before training", "Me before: training (2)", "through the codec (2)", "step 5"]
+    folders = {systems.slug(name) for name in (systems.RECORDINGS, systems.THROUGH_CODEC, *(system.name for system in found))}
+    assert len(folders) == 6
 
 
 def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Path, tmp_path: Path) -> None:
@@ -122,8 +162,8 @@ def test_systems_have_titles_for_people(tmp_path: Path, monkeypatch: pytest.Monk
     demo = demo_models.cache() / "qwen3-tts-demo-base-0123abcd"
     assert System("step 300", tmp_path, "named", 300).title == "Trained voice at step 300"
     assert System("me-too", tmp_path / "me-too", "named").title == "Trained voice: me-too"
-    assert System(f"{demo.name}, zero-shot", demo, "cloned").title == "Untrained base: qwen3-tts-demo-base"
-    assert System("my-base, zero-shot", tmp_path / "my-base", "cloned").title == "Untrained base: my-base"
+    assert System(f"{demo.name}, zero-shot", demo, "cloned", is_base=True).title == "Untrained base: qwen3-tts-demo-base"
+    assert System("my-base, zero-shot", tmp_path / "my-base", "cloned", is_base=True).title == "Untrained base: my-base"
 
 
 def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_error(
@@ -136,4 +176,4 @@ def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_er
     shutil.copytree(nano, damaged)
     (damaged / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(UserError, match="--base .*model.safetensors"):
-        systems.find_encoder(SPEECH, [System("damaged, zero-shot", damaged, "cloned")])
+        systems.find_encoder(SPEECH, [System("damaged, zero-shot", damaged, "cloned", is_base=True)])
