@@ -242,10 +242,10 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], lis
 
 
 def describe_settings(plan: SelectionPlan) -> dict[str, JsonValue]:
-    """Return what affects the measures, besides weights and texts."""
+    """Return what affects the measures, besides weights and texts: files and models by content."""
     options = plan.options
     return {
-        "asr": options.asr,
+        "asr": intelligibility.digest_whisper(options.asr),
         "speaker_model": plan.speaker_model and speaker_similarity.digest_independent_encoder(plan.speaker_model),
         "greedy": options.greedy,
         "seed": options.seed,

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
@@ -50,13 +51,24 @@ def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
         read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, refuse)
 
 
+def describe(asr: str, rows: Path) -> dict[str, JsonValue]:
+    return describe_settings(SimpleNamespace(speaker_model=None, options=SelectionOptions(rows, asr)))  # type: ignore[arg-type]  # a part of a plan
+
+
 def test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry(tmp_path: Path) -> None:
     files.write_text(rows := tmp_path / "val.jsonl", "")
-    plain, demo = (
-        describe_settings(SimpleNamespace(speaker_model=None, options=SelectionOptions(rows, asr)))  # type: ignore[arg-type]  # a part of a plan
-        for asr in ("small", "whisper-demo-en")
-    )
-    assert demo == {**plain, "asr": "whisper-demo-en", **intelligibility.describe_retry("whisper-demo-en")} and len(demo) > len(plain)
+    plain, demo = describe("small", rows), describe("whisper-demo-en", rows)
+    retry = intelligibility.describe_retry("whisper-demo-en")
+    assert demo == {**plain, "asr": demo["asr"], **retry} and demo["asr"] != plain["asr"] and len(demo) > len(plain)
+
+
+def test_measures_by_other_weights_under_the_same_name_are_not_reused(tmp_path: Path) -> None:
+    files.write_text(rows := tmp_path / "val.jsonl", "")
+    found = []
+    for content in (b"old weights", b"new weights", b"old weights"):
+        (tmp_path / "mine.pt").write_bytes(content)
+        found.append(describe(str(tmp_path / "mine.pt"), rows))
+    assert found[0] == found[2] != found[1]
 
 
 def test_weights_are_those_of_all_measures() -> None:
