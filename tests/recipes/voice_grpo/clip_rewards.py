@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace Whisper by a stand-in that transcribes a part of a text, depending on the samples, and the encoder by one without
     weights."""
 
-    def transcribe(_: Any, samples: np.ndarray, __: str) -> Transcription:
+    def transcribe_clips(_: Any, clips: Sequence[np.ndarray], __: str) -> list[Transcription]:
         words = ["She", "counted", "the", "boats", "It", "is", "never", "late"]
-        return Transcription(" ".join(words[: int(np.abs(samples).sum() * 1e4) % len(words)]))
+        return [Transcription(" ".join(words[: int(np.abs(samples).sum() * 1e4) % len(words)])) for samples in clips]
 
     monkeypatch.setattr(intelligibility, "check_whisper", lambda *_: None)
     monkeypatch.setattr(intelligibility, "digest_whisper", lambda _: "of the stand-in")
@@ -36,7 +37,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intelligibility, "load_whisper", lambda _: None)
     monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)
-    monkeypatch.setattr(intelligibility, "transcribe", transcribe)
+    monkeypatch.setattr(intelligibility, "transcribe_clips", transcribe_clips)
     monkeypatch.setattr(speaker_similarity, "load_independent_encoder", lambda _: speaker_similarity.mfcc_encoder())
     monkeypatch.setattr(speaker_similarity, "digest_independent_encoder", lambda name: name)
 

@@ -122,7 +122,7 @@ def test_a_text_that_the_judge_cannot_judge_is_named_before_anything_is_spoken(o
 
 def test_a_failed_recognizer_is_recorded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, prompts = opened()
-    monkeypatch.setattr(intelligibility, "transcribe", lambda *_: Transcription(None, "no memory"))
+    monkeypatch.setattr(intelligibility, "transcribe_clips", lambda _, clips, __: [Transcription("", "no memory")] * len(clips))
     (rollout,) = worker.answer(prompts[:1], 1)
     for answer in rollout.record["answers"]:
         assert answer["rewards"]["intelligibility"] == 0 and "the recognizer failed" in answer["failures"][0]

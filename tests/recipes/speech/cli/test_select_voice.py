@@ -87,15 +87,16 @@ def recognizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, np.ndarray
     """A stand-in for Whisper that knows some waves [samples] by heart, and transcribes all others as `noise`."""
     known: dict[str, np.ndarray] = {}
 
-    def transcribe(_: Any, samples: np.ndarray, __: str) -> Transcription:
+    def transcribe(samples: np.ndarray) -> Transcription:
         equal = [text for text, wave in known.items() if len(wave) == len(samples) and np.corrcoef(wave, samples)[0, 1] > 0.95]
         return Transcription(equal[0].split("|")[1] if equal else "noise")
 
     monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)
+    monkeypatch.setattr(intelligibility, "digest_whisper", lambda name: f"of {name}")
     monkeypatch.setattr(intelligibility, "load_whisper", lambda _: known)
     monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)
-    monkeypatch.setattr(intelligibility, "transcribe", transcribe)
+    monkeypatch.setattr(intelligibility, "transcribe_clips", lambda _, clips, __: [*map(transcribe, clips)])
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     return known
 

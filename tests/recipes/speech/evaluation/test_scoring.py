@@ -76,7 +76,7 @@ def test_silence_is_measured_and_no_error(items: list[Item], models: scoring.Sco
 
 def test_unsure_transcripts_are_counted(items: list[Item], models: scoring.ScoringModels, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([Transcription("a boat", again=True), Transcription("a boat"), Transcription("a boat", again=True)])
-    monkeypatch.setattr(scoring.intelligibility, "transcribe", lambda *_: next(found))
+    monkeypatch.setattr(scoring.intelligibility, "transcribe_clips", lambda *_: [next(found)])
     monkeypatch.setattr(scoring.intelligibility, "choose_language", lambda *_: "english")
     heard = replace(models, asr=Recognizer(None))
     (note,) = scoring.describe_failures({"tuned": [scoring.score(take, heard, None) for take in recordings(items)[:3]]}, heard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     returns the sizes of the transcribed clips."""
     heard = list[int]()
 
-    def transcribe(_: Any, samples: np.ndarray, __: str) -> Transcription:
+    def transcribe(samples: np.ndarray) -> Transcription:
         heard.append(len(samples))
         return Transcription(["", *LINES.split("\n")[:2]][int(np.abs(samples).sum() * 1e4) % 3])
 
@@ -32,7 +31,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(intelligibility, "load_whisper", lambda _: None)
     monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)
-    monkeypatch.setattr(intelligibility, "transcribe", transcribe)
+    monkeypatch.setattr(intelligibility, "transcribe_clips", lambda _, clips, __: [*map(transcribe, clips)])
     monkeypatch.setattr(speech_judge, "measure_ending", lambda _: SpeechEnding(0.1, -40.0))
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     return heard

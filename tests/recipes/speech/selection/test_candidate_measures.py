@@ -53,7 +53,7 @@ def ruler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClipRuler:
     """With a recognizer that transcribes everything as `hello there`, and an encoder for clips of half a second."""
     monkeypatch.setattr(candidate_measures.intelligibility, "choose_language", lambda _, language: language)
     transcription = candidate_measures.intelligibility.Transcription("hello there", again=True)
-    monkeypatch.setattr(candidate_measures.intelligibility, "transcribe", lambda *_: transcription)
+    monkeypatch.setattr(candidate_measures.intelligibility, "transcribe_clips", lambda *_: [transcription])
     encoder = SimilarityEncoder("mine", lambda samples: np.array([1.0, samples.std()], np.float32), 0.5)
     real = {"anna": {tmp_path / "real.flac": np.array([1.0, 0.2], np.float32)}}
     return ClipRuler(ScoringModels(object(), [(encoder, group_vectors(encoder, real))]), encoder, {"seed": 0})
