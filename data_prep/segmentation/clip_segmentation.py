@@ -53,7 +53,7 @@ class WhisperScores(BaseModel):
     complete: bool
     """False if the token limit ended the text."""
     language_prob: float | None = None
-    """Probability of `language`; None for English-only weights."""
+    """Probability of `language`; None for English-only weights, and where it was not computed."""
 
 
 class TextUnit(BaseModel):

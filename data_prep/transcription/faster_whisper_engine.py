@@ -172,13 +172,13 @@ def describe_settings(name: str, language: str | None, beams: int) -> WhisperSet
     }
 
 
-def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
-    """Return the words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each
-    pack."""
+def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code: str | None, beams: int, has_words: bool) -> list[TextUnit]:
+    """Return the words of a batch of packs, with the scores of their pack; without `has_words`, the text of each pack as a unit. `audio` at
+    16 kHz; `code`: language, None to detect it in each pack."""
     features = np.stack([_compute_features(model, audio, pack) for pack in batch])
     encoded = model.encode(features)
     if not model.model.is_multilingual:
-        return _transcribe_encoded(model, encoded, batch, "en", [None] * len(batch), beams)
+        return _transcribe_encoded(model, encoded, batch, "en", [None] * len(batch), beams, has_words)
     detected = [found[0] for found in model.model.detect_language(encoded)] if code is None else []
     sure: list[float | None] = [round(probability, 3) for _, probability in detected] or [None] * len(batch)
     codes = [token.strip("<|>") for token, _ in detected] or [code] * len(batch)
@@ -186,7 +186,9 @@ def transcribe_batch(model: WhisperModel, audio: Audio, batch: list[Pack], code:
     for one in sorted(set(codes)):
         chosen = [index for index, found in enumerate(codes) if found == one]
         part = encoded if len(chosen) == len(batch) else model.encode(features[chosen])
-        units += _transcribe_encoded(model, part, [batch[index] for index in chosen], one, [sure[index] for index in chosen], beams)
+        units += _transcribe_encoded(
+            model, part, [batch[index] for index in chosen], one, [sure[index] for index in chosen], beams, has_words
+        )
     return units
 
 
@@ -200,9 +202,10 @@ def _compute_features(model: WhisperModel, audio: Audio, pack: Pack) -> NDArray[
 
 
 def _transcribe_encoded(
-    model: WhisperModel, encoded: StorageView, batch: list[Pack], code: str, sure: list[float | None], beams: int
+    model: WhisperModel, encoded: StorageView, batch: list[Pack], code: str, sure: list[float | None], beams: int, has_words: bool
 ) -> list[TextUnit]:
-    """Return the words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
+    """Return the units of `transcribe_batch` for packs in one language, `code`, from their encoder output. `sure`: probability of the
+    language of each pack."""
     from faster_whisper.tokenizer import Tokenizer
     from faster_whisper.transcribe import get_suppressed_tokens, merge_punctuations
 
@@ -219,7 +222,10 @@ def _transcribe_encoded(
         return_no_speech_prob=True,
     )
     tokens = [[token for token in one.sequences_ids[0] if token < tokenizer.eot] for one in found]
-    words = model.find_alignment(tokenizer, tokens, encoded, [int(one * model.frames_per_second) for one in seconds])
+    if has_words:
+        words = model.find_alignment(tokenizer, tokens, encoded, [int(one * model.frames_per_second) for one in seconds])
+    else:
+        words = [[{"word": tokenizer.decode(own), "start": 0.0, "end": one}] for own, one in zip(tokens, seconds, strict=True)]
     units = list[TextUnit]()
     for one, own, spoken, pack, probability in zip(found, tokens, words, batch, sure, strict=True):
         merge_punctuations(spoken, packed_transcription.OPENING, packed_transcription.CLOSING)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from whisper import DecodingResult, ModelDimensions, Whisper
     from whisper.model import TextDecoder
+    from whisper.tokenizer import Tokenizer
 
 FORM = 3
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
@@ -189,8 +190,9 @@ def transcribe_recording(
 def transcribe_clips(
     model: Whisper | WhisperModel, clips: Sequence[tuple[Audio, list[Region]]], language: str | None
 ) -> list[list[TextUnit]]:
-    """Return the words of each clip, given at 16 kHz with its windows as for `transcribe_recording`. Several clips are encoded and decoded
-    at once, each in an input of its own: the texts are those of each clip alone, up to rounding."""
+    """Return the text of each clip, given at 16 kHz with its windows as for `transcribe_recording`, as a unit for each pack: words are not
+    located. Several clips are encoded and decoded at once, each in an input of its own: the texts are those of each clip alone, up to
+    rounding."""
     packs, sounds, places, start = list[Pack](), list[Samples](), list[Region](), 0
     for audio, windows in clips:
         # A place of an even number of samples begins at whole samples of both rates; the gap separates the words of neighbours.
@@ -201,21 +203,23 @@ def transcribe_clips(
         start = places[-1].stop
     if not packs:
         return [[] for _ in clips]
-    units = packed_transcription.transcribe_packs(packs, _choose_engine(model, Audio(np.concatenate(sounds), SPEECH_RATE), language))
+    units = packed_transcription.transcribe_packs(
+        packs, _choose_engine(model, Audio(np.concatenate(sounds), SPEECH_RATE), language, has_words=False)
+    )
     return [[unit for unit in units if place.start <= unit.start < place.stop] for place in places]
 
 
 def _choose_engine(
-    model: Whisper | WhisperModel, audio: Audio, language: str | None, beams: int | None = None
+    model: Whisper | WhisperModel, audio: Audio, language: str | None, beams: int | None = None, has_words: bool = True
 ) -> Callable[[list[Pack]], list[TextUnit]]:
-    """The function that transcribes a batch of packs of `audio`."""
+    """The function that transcribes a batch of packs of `audio`, to units of a word each, or of a pack."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
     is_faster = faster_whisper_engine.is_model(model)
     transcribe_batch = faster_whisper_engine.transcribe_batch if is_faster else _transcribe_batch
     followed = beams or (faster_whisper_engine.BEAMS if is_faster else BEAMS)
-    return lambda batch: transcribe_batch(model, audio, batch, code, followed)
+    return lambda batch: transcribe_batch(model, audio, batch, code, followed, has_words)
 
 
 def is_multilingual(model: Whisper | WhisperModel) -> bool:
@@ -228,12 +232,12 @@ def compute_token_limit(model: Whisper, seconds: float) -> int:
     return packed_transcription.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
-def _transcribe_batch(model: Whisper, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
+def _transcribe_batch(model: Whisper, audio: Audio, batch: list[Pack], code: str | None, beams: int, has_words: bool) -> list[TextUnit]:
     features = _encode_mels(model, [_compute_mel(model, audio, pack) for pack in batch])
     results = _decode_packs(model, features, batch, code, beams)
-    sure = _read_language_probs(model, features, results)
+    sure = _read_language_probs(model, features, results) if has_words else [None] * len(batch)
     with restore_thread_count():
-        spoken = [_align_words(model, *of_pack) for of_pack in zip(features, batch, results, sure, strict=True)]
+        spoken = [_make_units(model, *of_pack, has_words) for of_pack in zip(features, batch, results, sure, strict=True)]
     return [unit for units in spoken for unit in units]
 
 
@@ -330,19 +334,15 @@ class _EncodedWhisper:
         return self.decoder(tokens, features)
 
 
-def _align_words(model: Whisper, features: Tensor, pack: Pack, result: DecodingResult, language_prob: float | None) -> list[TextUnit]:
-    from whisper.audio import HOP_LENGTH
-    from whisper.timing import find_alignment, merge_punctuations
+def _make_units(
+    model: Whisper, features: Tensor, pack: Pack, result: DecodingResult, language_prob: float | None, has_words: bool
+) -> list[TextUnit]:
     from whisper.tokenizer import LANGUAGES, get_tokenizer
 
     if _is_silent(result):
         return []
     tokenizer = get_tokenizer(model.is_multilingual, num_languages=model.num_languages, language=result.language, task="transcribe")
     tokens = [token for token in result.tokens if token < tokenizer.eot]
-    frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
-    encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
-    words = find_alignment(encoded, tokenizer, tokens, features, frames)
-    merge_punctuations(words, packed_transcription.OPENING, packed_transcription.CLOSING)
     scores = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
@@ -352,5 +352,18 @@ def _align_words(model: Whisper, features: Tensor, pack: Pack, result: DecodingR
         complete=len(result.tokens) < compute_token_limit(model, sum_seconds(pack)),
         language_prob=language_prob,
     )
-    spoken = [(word.word, *packed_transcription.locate_word(pack, word.start, word.end)) for word in words if word.word]
+    words = _align_words(model, features, pack, tokenizer, tokens) if has_words else [(tokenizer.decode(tokens), 0.0, sum_seconds(pack))]
+    spoken = [(word, *packed_transcription.locate_word(pack, start, end)) for word, start, end in words if word]
     return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in spoken]
+
+
+def _align_words(model: Whisper, features: Tensor, pack: Pack, tokenizer: Tokenizer, tokens: list[int]) -> list[tuple[str, float, float]]:
+    """Return the words of a pack, each with its start and end in seconds of the pack."""
+    from whisper.audio import HOP_LENGTH
+    from whisper.timing import find_alignment, merge_punctuations
+
+    frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
+    encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
+    words = find_alignment(encoded, tokenizer, tokens, features, frames)
+    merge_punctuations(words, packed_transcription.OPENING, packed_transcription.CLOSING)
+    return [(word.word, word.start, word.end) for word in words]

@@ -178,7 +178,7 @@ def count_in_blocks(blocks: int, halved: bool) -> dict[str, int]:
                 found, results = counted(lambda: whisper_engine._decode_packs(model, features, batch, "en", 1))
                 steps.append(found)
         language, _ = counted(lambda: whisper_engine._read_language_probs(model, features, results))
-        align, _ = counted(lambda: whisper_engine._align_words(model, features[0], batch[0], results[0], 1.0))
+        align, _ = counted(lambda: whisper_engine._make_units(model, features[0], batch[0], results[0], 1.0, True))
     return {"encoding": encoding, "a step": (steps[1] - steps[0]) // 4, "language": language, "word times": align}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soxr
 import torch
+import whisper.timing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
@@ -136,6 +137,14 @@ def test_clips_are_transcribed_together_as_each_alone(speaking, talk) -> None:
     assert [whisper_engine.transcribe_clips(speaking, [clip], "english")[0][0].heard for clip in clips if clip[1]] == [
         units[0].heard for units in together if units
     ]
+
+
+def test_the_text_of_a_clip_is_that_of_its_words_and_takes_no_alignment(speaking, talk, monkeypatch) -> None:
+    words = whisper_engine.transcribe_recording(speaking, talk, FULL[:2], "english")
+    monkeypatch.setattr(whisper.timing, "find_alignment", None)
+    units = whisper_engine.transcribe_clips(speaking, [(talk, FULL[:2])], "english")[0]
+    assert 0 < len(units) < len(words) and "".join(unit.text for unit in units) == "".join(word.text for word in words)
+    assert [unit.heard for unit in units] == [words[0].heard.model_copy(update={"language_prob": None})] * 2
 
 
 def test_several_packs_are_decoded_with_beams(speaking, talk) -> None:
