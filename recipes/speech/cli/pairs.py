@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.errors import UserError
+from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.terminal import print_line
 from overtone.recipes.speech.cli.generate import GenerateCommand, make_from_options
 from overtone.recipes.speech.cli.select_voice import parse_weights
@@ -52,6 +53,14 @@ def parse(command: GenerateCommand, argv: list[str]) -> argparse.Namespace:
         default=PairOptions.val_share,
         help="share of the texts to validate on, in val.jsonl (default %(default)g)",
     )
+    parser.add_argument(
+        "--decisions",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="answers of people about the clips of this folder (`serve --blind FOLDER --results FILE`), which replace the judge's",
+    )
     parser.add_argument("--batch", type=int, default=8, help="clips per batch (default %(default)s)")
     decoding = parser.add_argument_group("sampling")
     decoding.add_argument("--seed", type=int, default=0, help="each clip's seed is derived from it (default %(default)s)")
@@ -87,12 +96,15 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
         weights=weights,
         batch=args.batch,
         val_share=args.val_share,
+        decisions=args.decisions,
     )
     summary = pair_dataset.make_pairs(command.speech, model, options)
     dropped = summary["dropped"]
     assert isinstance(dropped, dict)
     reasons = "".join(f"; {count} without: {reason}" for reason, count in dropped.items())
     print_line(f"{args.out / pair_dataset.ROWS}: {summary['pairs']} pairs of {summary['texts']} texts{reasons}")
+    if isinstance(decisions := summary.get("decisions"), dict):
+        print_line(describe_decisions(decisions))
     if summary["val"]:
         print_line(f"{summary['val']} of them are in {args.out / pair_dataset.VAL}, to validate on")
     elif summary["pairs"] and args.val_share:
@@ -100,3 +112,13 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
     if not summary["pairs"]:
         print_line("no pair is clear: give more --samples, a higher --temperature, a lower --margin, or a higher --max-wer")
     return 0
+
+
+def describe_decisions(found: dict[str, Any]) -> str:
+    """A line about people's decisions, as `write_rows` counts them."""
+    used, replaced, against, ties = (found.get(name, 0) for name in ("used", "in place of the judge's pair", "against the judge", "ties"))
+    dropped = "".join(f"; {format_count(count, 'answer')} dropped, because it {reason}" for reason, count in found["dropped"].items())
+    return (
+        f"{format_count(used, 'pair')} decided by people, {replaced} in place of the judge's pair, {against} against its rewards; "
+        f"{format_count(ties, 'tie')}, without a pair{dropped}"
+    )

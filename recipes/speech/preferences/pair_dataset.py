@@ -4,6 +4,7 @@ FOLDER/clips/       the clips, to listen to
 FOLDER/clips.jsonl  each clip with codes and measures; what is in it is not spoken again
 FOLDER/train.jsonl  the pairs, for `--recipe voice_dpo`
 FOLDER/val.jsonl    pairs of other texts, to validate on
+FOLDER/trials.jsonl two clips of each text that people can compare (`serve --blind FOLDER`), and decide themselves (`--decisions`)
 FOLDER/summary.json how many pairs were kept, and why texts have none
 """
 
@@ -39,9 +40,11 @@ from overtone.recipes.speech.selection import voice_selection
 from overtone.recipes.speech.spoken_text import prepare_request
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
-from .pair_selection import MARGIN, MAX_WER, ClipRecord, choose_pair, store_measures
+from . import clip_decisions
+from .clip_decisions import TRIALS, ClipAnswer, ClipTrial, Decisions
+from .pair_selection import MARGIN, MAX_WER, ClipRecord, choose_pair, make_row, store_measures
 from .reward_weights import RewardWeights
-from .speech_judge import SpeechJudge, load_judge
+from .speech_judge import SpeechJudge, compute_reward, load_judge
 
 CLIPS, RECORDS, ROWS, VAL, SUMMARY = "clips", "clips.jsonl", "train.jsonl", "val.jsonl", "summary.json"
 WORKSPACE = "export"
@@ -66,6 +69,7 @@ class PairOptions:
     weights: RewardWeights = field(default_factory=RewardWeights)
     batch: int = 8
     val_share: float = 0.05
+    decisions: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
     """Speak, judge and pair; returns the summary, which is also written. Raises `UserError` for what cannot be spoken or judged, before any
     model is loaded, and if another process works in the folder."""
     check_numbers(options)
+    answers, torn = clip_decisions.read_answers(options.decisions)
     (system,) = systems.find_systems(recipe, model, None)
     rows = evaluation_items.read_items(options.data, options.speaker, None, lambda _: None)
     items = read_texts(options, rows, recipe, system)
@@ -107,7 +112,8 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
                 print_line(notes[-1])
             plans = plan_clips(exported, different, options, settings)
             records = speak_missing(exported, plans, judge, options, system.name)
-        return write_rows(different, plans, records, options, [*notes, intelligibility.name_judge(options.asr)])
+        notes.append(intelligibility.name_judge(options.asr))
+        return write_rows(different, plans, records, options, notes, answers, torn)
     finally:
         files.remove_unfinished(options.out, WORKSPACE)
         os.close(lock)
@@ -282,6 +288,7 @@ def speak_batch(
             speaker=plan.item.speaker,
             language=request.language,
             audio=f"{CLIPS}/{path.name}",
+            sha256=files.digest(path),
             seed=plan.spoken.sampling.seed,
             codes=spoken.codes.tolist(),
             **store_measures(judge.measure(scoring.read_clip(path), plan.item, spoken.ended)),
@@ -295,19 +302,57 @@ def compute_split_position(text: str) -> float:
     return int.from_bytes(hashlib.sha256(normalise_text(text).encode()).digest()[:7]) / 2**56
 
 
+def pair_text(
+    clips: Sequence[ClipRecord], options: PairOptions, decisions: Decisions, counts: Counter[str]
+) -> tuple[list[dict[str, JsonValue]], str, ClipTrial | None]:
+    """The rows of a text: the judge's pair, unless people decided about the same two clips, and the pairs that people decided. Also why
+    there is none, and the clips that people can compare. Adds to `counts` what people decided."""
+    judged = choose_pair(clips, options.weights, options.margin, options.max_wer)
+    of_judge = [] if isinstance(judged, str) else [str(judged[f"{side}_audio"]) for side in ("chosen", "rejected")]
+    rewards = {clip.key: compute_reward(clip.measures, options.weights) for clip in clips}
+    own = {clip.audio for clip in clips}
+    decided = {pair: one for pair, one in decisions.by_clips.items() if pair <= own}
+    rows, reason = list[dict[str, JsonValue]](), ""
+    if isinstance(judged, str):
+        reason = judged
+    elif frozenset(of_judge) not in decided:
+        rows.append(judged)
+    for pair, one in decided.items():
+        same_clips = pair == {*of_judge}
+        if one.preferred is None:
+            counts["ties"] += 1
+            reason = "people preferred neither clip" if same_clips else reason
+            continue
+        better, worse = one.preferred
+        counts["used"] += 1
+        counts["in place of the judge's pair"] += same_clips
+        counts["against the judge"] += rewards[better.key] < rewards[worse.key]
+        votes: dict[str, JsonValue] = {"for": max(one.votes), "against": min(one.votes), "same": one.same}
+        rows.append({**make_row(better, worse, rewards), "answers": votes})
+    return rows, reason, clip_decisions.choose_trial(clips, rewards, of_judge)
+
+
 def write_rows(
-    items: Sequence[Item], plans: Sequence[ClipPlan], records: Mapping[str, ClipRecord], options: PairOptions, notes: Sequence[str]
+    items: Sequence[Item],
+    plans: Sequence[ClipPlan],
+    records: Mapping[str, ClipRecord],
+    options: PairOptions,
+    notes: Sequence[str],
+    answers: Sequence[ClipAnswer] = (),
+    torn: int = 0,
 ) -> dict[str, JsonValue]:
-    """Pair the clips of each text; write the rows and the summary, which is returned. All pairs of a text are on one side of the split, and
-    more texts do not move others. Raises `UserError` if all pairs would validate."""
-    rows, val, dropped = list[dict[str, JsonValue]](), list[dict[str, JsonValue]](), Counter[str]()
-    for item in items:
-        clips = [records[plan.key] for plan in plans if plan.item.key == item.key]
-        found = choose_pair(clips, options.weights, options.margin, options.max_wer)
-        if isinstance(found, str):
-            dropped[found] += 1
-        else:
-            (val if compute_split_position(item.text) < options.val_share else rows).append(found)
+    """Pair the clips of each text; write the rows, the trials and the summary, which is returned. All pairs of a text are on one side of
+    the split, and more texts do not move others. Raises `UserError` if all pairs would validate."""
+    rows, val, trials, dropped = list[dict[str, JsonValue]](), list[dict[str, JsonValue]](), list[ClipTrial](), Counter[str]()
+    groups, counts = [[records[plan.key] for plan in plans if plan.item.key == item.key] for item in items], Counter[str]()
+    decisions = clip_decisions.decide(answers, groups, options.out)
+    decisions.dropped.update({"is incomplete": torn} if torn else {})
+    for item, clips in zip(items, groups, strict=True):
+        found, reason, trial = pair_text(clips, options, decisions, counts)
+        trials += [] if trial is None else [trial]
+        (val if compute_split_position(item.text) < options.val_share else rows).extend(found)
+        if not found:
+            dropped[reason] += 1
     if val and not rows:
         raise UserError(f"no training pairs left: all {len(val)} validate; give a smaller --val-share, or more texts")
     trained = {row["speaker"] for row in rows}  # voice_dpo validates no voice that it does not train
@@ -316,6 +361,7 @@ def write_rows(
         dropped["would validate a speaker without training pairs; give a smaller --val-share, or more texts"] += unusable
     val = usable
     files.write_jsonl(options.out / ROWS, rows)
+    files.write_jsonl(options.out / TRIALS, (trial.model_dump() for trial in trials))
     if val:
         files.write_jsonl(options.out / VAL, val)
     else:
@@ -332,5 +378,7 @@ def write_rows(
         "weights": options.weights.model_dump(),
         "notes": list(notes),
     }
+    if options.decisions:
+        summary["decisions"] = {**counts, "dropped": dict(decisions.dropped)}
     files.write_json(options.out / SUMMARY, summary)
     return summary

@@ -33,6 +33,8 @@ class ClipRecord(JsonPart):
     """The language in which it was spoken; None: the model takes none."""
     audio: str
     """Path of the file, relative to the folder."""
+    sha256: str
+    """Digest of the file."""
     seed: int
     codes: list[list[int]]
     ended: bool
@@ -92,11 +94,16 @@ def choose_pair(clips: Sequence[ClipRecord], weights: RewardWeights, margin: flo
     best, worst = max(good, key=lambda clip: rewards[clip.key]), min(judged, key=lambda clip: rewards[clip.key])
     if rewards[best.key] - rewards[worst.key] < margin:
         return "the margin is too small"
-    row: dict[str, JsonValue] = {"text": best.text, "speaker": best.speaker, "language": best.language}
-    for side, clip in (("chosen", best), ("rejected", worst)):
+    return make_row(best, worst, rewards)
+
+
+def make_row(chosen: ClipRecord, rejected: ClipRecord, rewards: Mapping[str, float]) -> dict[str, JsonValue]:
+    """The row of a pair. `rewards`: by the clips' keys."""
+    row: dict[str, JsonValue] = {"text": chosen.text, "speaker": chosen.speaker, "language": chosen.language}
+    for side, clip in (("chosen", chosen), ("rejected", rejected)):
         row |= {f"{side}_codes": clip.codes, f"{side}_ended": clip.ended, f"{side}_audio": clip.audio}  # type: ignore[dict-item]  # lists
         row[f"{side}_measures"] = describe_measures(clip, rewards)
-    return {**row, "margin": rewards[best.key] - rewards[worst.key]}
+    return {**row, "margin": rewards[chosen.key] - rewards[rejected.key]}
 
 
 def describe_measures(clip: ClipRecord, rewards: Mapping[str, float]) -> dict[str, JsonValue]:

@@ -1,7 +1,7 @@
 """`serve --blind`: a page that plays two systems on random sides, and asks which is better.
 
 All texts are spoken before the page opens, so that no waiting time shows which system is which. The clips are kept in memory, and say that
-they are synthetic but not of which model.
+they are synthetic but not of which model. For a folder of `overtone pairs`, the two clips are of one model, and nothing is spoken.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.pages import page_assets, web_server
 from overtone.finetune.pages.jinja_environment import make_environment
 from overtone.finetune.pages.request_validation import RequestError, Route, add_request_guard
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.json_schema import parse_model
+from overtone.finetune.storage.strict_json import loads_object
 from overtone.finetune.terminal import print_line
 from overtone.recipes.serving.access_control import AccessControl, AccessPolicy
 from overtone.recipes.serving.api_errors import to_refusal
@@ -31,7 +34,16 @@ from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
 from overtone.recipes.speech.model_fingerprint import compute_model_key
 from overtone.recipes.speech.passages import join_results, split_request
-from overtone.recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
+from overtone.recipes.speech.serving.blind_trials import (
+    CHOICES,
+    REWARDS,
+    AnsweredError,
+    BlindTrials,
+    Trial,
+    make_clip_trials,
+    make_trials,
+    read_texts,
+)
 from overtone.recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
@@ -46,8 +58,47 @@ Clips = Mapping[tuple[str, str], bytes]
 
 
 def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPolicy, args: argparse.Namespace) -> int:
-    """Body of `serve --blind`, of two models by their names. Raises `UserError`, before a model is loaded, for what cannot be compared.
-    Blocks until SIGTERM or Ctrl-C."""
+    """Body of `serve --blind`, of two models by their names, or of a folder with clips. Raises `UserError`, before a model is loaded, for
+    what cannot be compared. Blocks until SIGTERM or Ctrl-C."""
+    trials, clips = find_clips(args.blind, args.results) if args.blind.is_dir() else speak_trials(exports, args)
+    announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"
+    web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement, proxies=policy.proxies)
+    print_line(f"serve: stopped. {trials.outcome.describe()}")
+    return 0
+
+
+def find_clips(folder: Path, results: Path) -> tuple[BlindTrials, Clips]:
+    """The trials between clips in a folder of `overtone pairs`, and their clips. Raises `UserError` for a folder without any."""
+    from overtone.recipes.speech.preferences.clip_decisions import TRIALS, ClipTrial, compute_trial_key, is_unchanged
+    from overtone.recipes.speech.preferences.pair_dataset import RECORDS, read_records
+
+    found, clips, skipped = dict[str, tuple[str, str, str, str]](), dict[tuple[str, str], bytes](), 0
+    if not all((folder / name).is_file() for name in (TRIALS, RECORDS)):
+        raise UserError(f"--blind {folder}: has no {TRIALS} of `overtone pairs`; give its --out folder, or a file of texts")
+    records = {record.audio: record for record in read_records(folder).values()}
+    for line in input_files.read_lines(folder / TRIALS):
+        try:
+            trial = parse_model(ClipTrial, loads_object(line))
+            text, pair = f"{trial.speaker}|{trial.text}", [records[audio] for audio in trial.clips]
+            if text in found or not all(is_unchanged(folder, clip) for clip in pair):
+                raise ValueError
+        except (UserError, ValueError, KeyError):
+            skipped += 1
+            continue
+        found[text] = (compute_trial_key(*pair), text, pair[0].audio, pair[1].audio)
+        for name, clip in zip(REWARDS, pair, strict=True):
+            with input_files.open_file(files.resolve_under(folder, clip.audio)) as file:
+                clips[name, text] = file.read()
+    if skipped:
+        print_line(f"{folder}: {format_count(skipped, 'text')} left out, whose clips are missing, have changed, or repeat an earlier text")
+    if not found:
+        raise UserError(f"--blind {folder}: no text has two different clips to compare; run `overtone pairs` again")
+    print_line(f"{folder}: no model is loaded; the two clips of {format_count(len(found), 'text')} are compared")
+    return open_trials(make_clip_trials([*found.values()]), results), clips
+
+
+def speak_trials(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) -> tuple[BlindTrials, Clips]:
+    """The trials of two models, and the clips of those without an answer. Raises `UserError` for what cannot be compared."""
     if len(exports) != 2:
         raise UserError(f"--blind compares two models, and {len(exports)} were given; give --model MODEL twice, or also --base MODEL")
     texts = read_texts(args.blind)
@@ -55,16 +106,19 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     for name, exported in exports.items():
         check_texts(name, exported, texts, sampling)
     keys = {name: compute_model_key(exported.folder) for name, exported in exports.items()}
-    trials = BlindTrials(make_trials(texts, keys, str(sampling)), args.results)
-    if trials.others:
-        answers = format_count(trials.others, "answer")
-        print_line(f"{args.results}: {answers} to other texts, models or sampling settings, which do not count here")
+    trials = open_trials(make_trials(texts, keys, str(sampling)), args.results)
     open_texts = [trial.text for key, trial in trials.trials.items() if key not in trials.answers]
-    clips = {pair: clip for name, exported in exports.items() for pair, clip in speak_texts(name, exported, open_texts, sampling).items()}
-    announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"
-    web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement, proxies=policy.proxies)
-    print_line(f"serve: stopped. {trials.outcome.describe()}")
-    return 0
+    spoken = [speak_texts(name, exported, open_texts, sampling) for name, exported in exports.items()]
+    return trials, {pair: clip for clips in spoken for pair, clip in clips.items()}
+
+
+def open_trials(trials: Sequence[Trial], results: Path) -> BlindTrials:
+    """The trials with the answers in a file; prints how many of these are to other trials. Raises `UserError` for another file."""
+    opened = BlindTrials(trials, results)
+    if opened.others:
+        answers = format_count(opened.others, "answer")
+        print_line(f"{results}: {answers} to other texts, models, clips or sampling settings, which do not count here")
+    return opened
 
 
 def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling: SpeechSampling) -> None:

@@ -1,4 +1,4 @@
-"""Trials of a blind comparison: two systems on random sides, one answer for each text, and what the answers show.
+"""Trials of a blind comparison: two systems, or two clips of one, on random sides, one answer for each text, and what the answers show.
 
 Each answer is a line of a JSONL file, written before the next trial is shown. A comparison that is started again with the same file skips
 the texts that have an answer.
@@ -25,6 +25,8 @@ Choice = Literal["left", "right", "same"]
 CHOICES: tuple[Choice, ...] = ("left", "right", "same")
 SAME = "same"
 """Winner of a trial in which the listener preferred neither."""
+REWARDS = ("higher reward", "lower reward")
+"""Names of two clips of one model: by the judge of `overtone pairs`."""
 SURE = 0.95
 """Confidence of the interval."""
 
@@ -39,6 +41,8 @@ class Trial:
     left: str
     right: str
     """Names of the systems."""
+    clips: tuple[str, str] | None = None
+    """Paths of the clips on the left and on the right, in a folder of `overtone pairs`; None for clips of two models."""
 
     def winner(self, choice: Choice) -> str:
         return {"left": self.left, "right": self.right, "same": SAME}[choice]
@@ -102,7 +106,8 @@ class BlindTrials:
             if self._choices.get(key) != choice:
                 raise AnsweredError(key)
             return
-        sides = {"text": trial.text, "left": trial.left, "right": trial.right}
+        sides: dict[str, object] = {"text": trial.text, "left": trial.left, "right": trial.right}
+        sides |= {} if trial.clips is None else {"clips": [*trial.clips]}
         row = {"trial": key, **sides, "choice": choice, "winner": trial.winner(choice), "time": round(time.time())}
         files.append_line(self.results, json.dumps(row, ensure_ascii=False))
         self.answers[key], self._choices[key] = trial.winner(choice), choice
@@ -122,6 +127,18 @@ def make_trials(texts: Sequence[str], systems: Mapping[str, str], sampling: str)
         left, right = chance.sample([*systems], 2)
         key = hashlib.sha256(json.dumps([text, sorted(systems.items()), sampling]).encode()).hexdigest()[:12]
         trials.append(Trial(key, text, left, right))
+    return trials
+
+
+def make_clip_trials(given: Sequence[tuple[str, str, str, str]]) -> list[Trial]:
+    """Trials between two clips, of (key, text, path of the clip with the higher reward, path of the other), in random order, the clips on
+    random sides."""
+    chance = secrets.SystemRandom()
+    trials = []
+    for key, text, *clips in chance.sample([*given], len(given)):
+        sides = chance.sample([*zip(REWARDS, clips, strict=True)], 2)
+        (left, first), (right, second) = sides
+        trials.append(Trial(key, text, left, right, (first, second)))
     return trials
 
 

@@ -102,9 +102,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, help="maximum duration of a passage; a longer one is cut off (default %(default)g)"
     )
-    blind = parser.add_argument_group("blind comparison of two models by listening")
+    blind = parser.add_argument_group("blind comparison of two models, or of two clips of one, by listening")
     blind.add_argument(
-        "--blind", type=Path, metavar="TEXTS.txt", help="instead of the page: speak each line with both models, and ask which is better"
+        "--blind",
+        type=Path,
+        metavar="TEXTS.txt|FOLDER",
+        help="instead of the page: speak each line with both models, and ask which is better; or ask about the clips in a folder of "
+        "`overtone pairs`",
     )
     blind.add_argument("--results", type=Path, default=Path("blind.jsonl"), help="file for the answers (default %(default)s)")
     blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")

@@ -10,6 +10,7 @@ import pytest
 
 from overtone.finetune import __main__ as verbs
 from overtone.recipes.qwen3_tts.model.base_voices import make_speech_processor, read_base_voices
+from overtone.recipes.speech.serving import blind_server
 from overtone.recipes.voice_dpo.recipe import RECIPE
 from tests.recipes.speech.preferences import pair_fixtures
 from tests.recipes.voice_clone.conftest import Ready
@@ -40,9 +41,44 @@ def test_pairs_are_rows_that_voice_dpo_reads(
     assert summary["pairs"] + sum(summary["dropped"].values()) == 2 and summary["weights"]["similarity"] == 0.5
 
 
+def test_people_decide_between_the_clips(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They prefer the clip with the lower reward for each text, also for one that the judge had no pair for."""
+    pair_fixtures.stand_in(monkeypatch)
+    out, command = tmp_path / "pairs", ["pairs", *words, "--val-share", "0", "--out", str(tmp_path / "pairs")]
+    assert verbs.main(command) == 0
+    before = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+    trials, clips = blind_server.find_clips(out, tmp_path / "anna.jsonl")
+    assert f"{out}: no model is loaded; the two clips of 2 texts are compared" in capsys.readouterr().out
+    assert len(before) == 1 and len(trials.trials) == 2 and len(clips) == 4
+    while (trial := trials.next) is not None:
+        trials.answer(trial.key, "left" if trial.left == "lower reward" else "right")
+    assert trials.outcome.wins == {"higher reward": 0, "lower reward": 2}
+    with (tmp_path / "anna.jsonl").open("a") as file:
+        file.write(json.dumps({"trial": "other", "choice": "left", "winner": "me"}) + "\n")
+    assert verbs.main([*command, "--decisions", str(tmp_path / "anna.jsonl")]) == 0
+    shown = "2 pairs decided by people, 1 in place of the judge's pair, 2 against its rewards; 0 ties, without a pair; "
+    assert f"{shown}1 answer dropped, because it compares two models, not two clips\n" in capsys.readouterr().out
+    after = {row["text"]: row for row in map(json.loads, (out / "train.jsonl").read_text().splitlines())}
+    own = after[before[0]["text"]]
+    assert (own["chosen_codes"], own["rejected_codes"]) == (before[0]["rejected_codes"], before[0]["chosen_codes"])
+    voices = read_base_voices(Path(words[0]))
+    processor = make_speech_processor(Path(words[0]), voices)
+    assert len(after) == 2 and all(RECIPE.read(row, processor, out) for row in after.values())
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["pairs"] == 2 and summary["decisions"]["used"] == 2 and not summary["dropped"]
+    (out / own["chosen_audio"]).write_bytes((out / own["rejected_audio"]).read_bytes())
+    assert verbs.main([*command, "--decisions", str(tmp_path / "anna.jsonl")]) == 0
+    assert "1 answer dropped, because it is about a clip that is missing or has changed" in capsys.readouterr().out
+    assert len(blind_server.find_clips(out, tmp_path / "bert.jsonl")[0].trials) == 1
+    assert f"{out}: 1 text left out, whose clips are missing, have changed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["--decisions", "gone.jsonl"], "--decisions gone.jsonl: No such file"),
         (["--samples", "1"], "--samples 1: must be at least 2"),
         (["--margin", "0"], "--margin 0: must be more than 0"),
         (["--margin", "nan"], "--margin nan: must be more than 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from overtone.finetune import __main__ as verbs
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.preferences import pair_dataset
+from overtone.recipes.speech.preferences.clip_decisions import ClipDecision, Decisions
 from overtone.recipes.speech.preferences.pair_dataset import read_records
 from overtone.recipes.speech.preferences.reward_weights import RewardWeights
 from tests.recipes.speech.cli.test_select_voice import make_data, train_run
 from tests.recipes.speech.preferences import pair_fixtures
+from tests.recipes.speech.preferences.test_pair_selection import make_clip
 from tests.recipes.voice_clone.conftest import Ready, write_corpus
 
 
@@ -143,13 +146,16 @@ def test_other_recordings_and_another_recognizer_judge_again(words: list[str], t
 
 def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both speakers of a text are on one side, and more texts or a larger share do not move a text out of the validation."""
-    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: {"text": clips[0], "speaker": clips[0].split()[0]})
+    monkeypatch.setattr(pair_dataset, "pair_text", lambda clips, *_: ([{"text": clips[0].text, "speaker": "anna"}], "", None))
 
     def divide(texts: int, share: float) -> tuple[list[str], list[str]]:
         items: list[Any] = [SimpleNamespace(key=f"{n}-{ord(who)}", text=f"Line {n}{who}") for n in range(texts) for who in ("!", ".")]
         plans: list[Any] = [SimpleNamespace(item=item, key=item.key) for item in items]
-        given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=share)
-        summary = pair_dataset.write_rows(items, plans, {item.key: item.text for item in items}, given, ())  # type: ignore[misc]
+        given: Any = SimpleNamespace(
+            out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=share, decisions=()
+        )
+        records: Any = {item.key: SimpleNamespace(text=item.text, audio=item.key) for item in items}
+        summary = pair_dataset.write_rows(items, plans, records, given, ())
         found = [
             [json.loads(line)["text"] for line in path.read_text().splitlines()] if (path := tmp_path / name).exists() else []
             for name in ("train.jsonl", "val.jsonl")
@@ -168,17 +174,56 @@ def test_pairs_of_some_texts_validate(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_speaker_without_training_pairs_does_not_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """voice_dpo refuses a validation file with a voice that it does not train."""
-    monkeypatch.setattr(pair_dataset, "choose_pair", lambda clips, *_: clips[0])
+    monkeypatch.setattr(pair_dataset, "pair_text", lambda clips, *_: ([vars(clip) for clip in clips], "", None))
     monkeypatch.setattr(pair_dataset, "compute_split_position", lambda text: float(text))
     clips = {"0.9": "anna", "0.1": "anna", "0.2": "bert"}
     items: list[Any] = [SimpleNamespace(key=text, text=text) for text in clips]
     plans: list[Any] = [SimpleNamespace(item=item, key=item.key) for item in items]
-    records: Any = {text: {"text": text, "speaker": speaker} for text, speaker in clips.items()}
-    given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=0.5)
+    records: Any = {text: SimpleNamespace(text=text, speaker=speaker, audio=text) for text, speaker in clips.items()}
+    given: Any = SimpleNamespace(out=tmp_path, weights=RewardWeights(), margin=0.1, max_wer=0.2, samples=2, val_share=0.5, decisions=())
     summary = pair_dataset.write_rows(items, plans, records, given, ())
     assert [json.loads(line)["text"] for line in (tmp_path / "val.jsonl").read_text().splitlines()] == ["0.1"]
     assert (summary["pairs"], summary["val"]) == (2, 1)
     assert summary["dropped"] == {"would validate a speaker without training pairs; give a smaller --val-share, or more texts": 1}
+
+
+def decide(*votes: tuple[str, str, tuple[int, int]]) -> Decisions:
+    """Decisions about two clips each."""
+    made = {key: make_clip(key, similarity) for key, similarity in (("a", 0.9), ("b", 0.5), ("c", 0.1))}
+    found = [ClipDecision((made[first], made[second]), counts, 0) for first, second, counts in votes]
+    return Decisions({frozenset(clip.audio for clip in one.clips): one for one in found})
+
+
+@pytest.mark.parametrize(
+    ("decisions", "chosen", "counts", "reason"),
+    [
+        (decide(), ["ac"], {}, ""),
+        (decide(("a", "c", (2, 1))), ["ac"], {"used": 1, "in place of the judge's pair": 1}, ""),
+        (decide(("a", "c", (0, 3))), ["ca"], {"used": 1, "in place of the judge's pair": 1, "against the judge": 1}, ""),
+        (decide(("a", "c", (1, 1))), [], {"ties": 1}, "people preferred neither clip"),
+        (decide(("a", "b", (0, 1))), ["ac", "ba"], {"used": 1, "against the judge": 1}, ""),
+        (decide(("a", "b", (0, 0))), ["ac"], {"ties": 1}, ""),
+    ],
+)
+def test_people_overrule_the_judge_about_the_same_clips(
+    decisions: Decisions, chosen: list[str], counts: dict[str, int], reason: str
+) -> None:
+    """Of the clips a, b and c, the judge prefers a to c."""
+    clips, found = [make_clip("a", 0.9), make_clip("b", 0.5), make_clip("c", 0.1)], Counter[str]()
+    given: Any = SimpleNamespace(weights=RewardWeights(), margin=0.1, max_wer=0.2)
+    rows, why, trial = pair_dataset.pair_text(clips, given, decisions, found)
+    assert [f"{row['chosen_audio'][6]}{row['rejected_audio'][6]}" for row in rows] == chosen  # type: ignore[index]  # clips/a.flac
+    assert +found == counts and why == reason and trial is not None and trial.clips == ["clips/a.flac", "clips/c.flac"]
+    assert all(("answers" in row) == (counts.get("used") == 1) for row in rows[-1:])
+
+
+def test_people_can_decide_where_the_judge_has_no_pair() -> None:
+    clips, found = [make_clip("a", 0.9), make_clip("b", 0.5), make_clip("c", 0.1)], Counter[str]()
+    given: Any = SimpleNamespace(weights=RewardWeights(), margin=9, max_wer=0.2)
+    rows, why, trial = pair_dataset.pair_text(clips, given, decide(("c", "a", (1, 0))), found)
+    assert [row["margin"] for row in rows] == [pytest.approx(-0.8 / 1.5 * 0.5)] and found["used"] == 1
+    assert rows[0]["answers"] == {"for": 1, "against": 0, "same": 0} and why == "the margin is too small" and trial is not None
+    assert pair_dataset.pair_text(clips, given, decide(), found)[:2] == ([], "the margin is too small")
 
 
 def test_a_share_that_is_none_is_refused(words: list[str], tmp_path: Path, capsys: Any) -> None:
@@ -233,5 +278,5 @@ def test_a_checkpoint_is_exported_into_a_folder_of_the_verb(nano: Path, words: l
     (tmp_path / "out" / "export-1").mkdir()  # of the user
     rows = make(own, tmp_path / "out")
     left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert left == {".owner", "clips", "clips.jsonl", "export-1", "summary.json", "train.jsonl"}
+    assert left == {".owner", "clips", "clips.jsonl", "export-1", "summary.json", "train.jsonl", "trials.jsonl"}
     assert make(own, tmp_path / "out") == rows and len(heard) == 6

@@ -20,7 +20,15 @@ WRONG = ErrorCounts(words=3, wrong_words=1, characters=12, wrong_characters=4)
 def make_clip(key: str, similarity: float = 0.8, **changes: Any) -> ClipRecord:
     measures = replace(GOOD, similarity=similarity, **changes)
     return ClipRecord(
-        **{"key": key, "text": "A boat sails.", "speaker": "rms", "language": "english", "audio": f"clips/{key}.flac", "seed": 1},
+        **{
+            "key": key,
+            "text": "A boat sails.",
+            "speaker": "rms",
+            "language": "english",
+            "audio": f"clips/{key}.flac",
+            "seed": 1,
+            "sha256": key,
+        },
         codes=[[ord(key)] * 16],
         **store_measures(measures),
     )

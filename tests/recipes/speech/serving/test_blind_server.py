@@ -134,6 +134,16 @@ def test_texts_are_spoken_by_a_model_without_its_name(nano_export: Path, tmp_pat
         blind_server.check_texts("me", exported, ["😊"], SpeechSampling())
 
 
+def test_a_folder_without_clips_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--blind .*: has no trials.jsonl of `overtone pairs`; give its --out folder, or a file of texts"):
+        blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")
+    hostile = [{"text": "A.", "speaker": "me", "clips": ["../secret.flac", "/etc/passwd"]}, {"clips": 1}, [1]]
+    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in hostile))
+    (tmp_path / "clips.jsonl").touch()
+    with pytest.raises(UserError, match="no text has two different clips to compare; run `overtone pairs` again"):
+        blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")
+
+
 def test_two_models_are_needed(nano_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "texts.txt").write_text("One.\n")
     command = [

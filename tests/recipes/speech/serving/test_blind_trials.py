@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.speech.serving.blind_trials import AnsweredError, BlindTrials, Trial, evaluate, make_trials, read_answers, read_texts
+from overtone.recipes.speech.serving.blind_trials import (
+    AnsweredError,
+    BlindTrials,
+    Trial,
+    evaluate,
+    make_clip_trials,
+    make_trials,
+    read_answers,
+    read_texts,
+)
 
 PAIR = {"before": "weights 1", "after": "weights 2"}
 TEXTS = [f"Sentence {number}." for number in range(200)]
@@ -52,6 +61,20 @@ def test_an_answer_is_written_once_and_the_next_trial_comes(tmp_path: Path) -> N
     assert row == {"trial": "a", "text": "One.", "left": "before", "right": "after", "choice": "right", "winner": "after"}
     trials.answer("b", "same")
     assert trials.next is None and trials.outcome.wins == {"after": 1, "before": 0} and trials.outcome.same == 1
+
+
+def test_clips_are_on_random_sides_and_their_answers_name_them(tmp_path: Path) -> None:
+    given = [(f"{number:012d}", text, f"clips/good-{number}.flac", f"clips/bad-{number}.flac") for number, text in enumerate(TEXTS)]
+    trials = make_clip_trials(given)
+    assert sorted(trial.text for trial in trials) == sorted(TEXTS) and [trial.text for trial in trials] != TEXTS
+    assert 60 < sum(trial.left == "higher reward" for trial in trials) < 140, "outside this range once in 10⁸ runs"
+    for trial in trials:
+        assert trial.clips is not None and [trial.left, trial.right] == [
+            {"good": "higher reward", "bad": "lower reward"}[clip[6:].partition("-")[0]] for clip in trial.clips
+        ]
+    BlindTrials(trials, tmp_path / "r.jsonl").answer(trials[0].key, "left")
+    row = json.loads((tmp_path / "r.jsonl").read_text())
+    assert row["clips"] == list(trials[0].clips or ()) and row["winner"] == trials[0].left
 
 
 def test_a_restart_skips_what_has_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
