@@ -234,7 +234,7 @@ def compute_token_limit(model: Whisper, seconds: float) -> int:
 
 def _transcribe_batch(model: Whisper, audio: Audio, batch: list[Pack], code: str | None, beams: int, has_words: bool) -> list[TextUnit]:
     features = _encode_mels(model, [_compute_mel(model, audio, pack) for pack in batch])
-    results = _decode_packs(model, features, batch, code, beams)
+    results = _decode_packs(model, features, batch, code, beams, retried_alone=not has_words)
     sure = _read_language_probs(model, features, results) if has_words else [None] * len(batch)
     with restore_thread_count():
         spoken = [_make_units(model, *of_pack, has_words) for of_pack in zip(features, batch, results, sure, strict=True)]
@@ -263,23 +263,28 @@ def _uses_fp16(model: Whisper) -> bool:
     return model.device.type == "cuda"
 
 
-def _decode_packs(model: Whisper, features: Tensor, batch: list[Pack], code: str | None, beams: int) -> list[DecodingResult]:
-    """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds."""
+def _decode_packs(
+    model: Whisper, features: Tensor, batch: list[Pack], code: str | None, beams: int, retried_alone: bool
+) -> list[DecodingResult]:
+    """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds. A pack that
+    is retried alone does not depend on its batch: the random numbers of several are drawn together, by the place of the first one."""
     results = _decode_at_temperature(model, features, batch, code, 0.0, beams)
     limits = [compute_token_limit(model, sum_seconds(pack)) for pack in batch]
     for temperature in FALLBACK_TEMPERATURES:
         failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _has_failed(result, limit)]
         if not failing:
             break
-        tried = _decode_at_temperature(model, features[failing], [batch[index] for index in failing], code, temperature)
-        for index, again in zip(failing, tried, strict=True):
-            if not _has_failed(again, limits[index]):
-                results[index] = again
+        for group in [[index] for index in failing] if retried_alone else [failing]:
+            packs, seed = [batch[index] for index in group], 0 if retried_alone else batch[group[0]][0].start
+            tried = _decode_at_temperature(model, features[group], packs, code, temperature, seed=seed)
+            for index, again in zip(group, tried, strict=True):
+                if not _has_failed(again, limits[index]):
+                    results[index] = again
     return results
 
 
 def _decode_at_temperature(
-    model: Whisper, features: Tensor, batch: list[Pack], code: str | None, temperature: float, beams: int = 1
+    model: Whisper, features: Tensor, batch: list[Pack], code: str | None, temperature: float, beams: int = 1, seed: int = 0
 ) -> list[DecodingResult]:
     import torch
     import whisper
@@ -297,7 +302,7 @@ def _decode_at_temperature(
     if beams > 1:
         return decode_beams(model, features, options)
     with torch.random.fork_rng():
-        torch.manual_seed(batch[0][0].start)  # reproducible text, without changing the caller's generator
+        torch.manual_seed(seed)  # reproducible text, without changing the caller's generator
         return whisper.decode(model, features, options)
 
 

@@ -175,7 +175,7 @@ def count_in_blocks(blocks: int, halved: bool) -> dict[str, int]:
         steps = []
         for limit in (4, 8):
             with mock.patch.object(whisper_engine, "compute_token_limit", lambda *_, limit=limit: limit):
-                found, results = counted(lambda: whisper_engine._decode_packs(model, features, batch, "en", 1))
+                found, results = counted(lambda: whisper_engine._decode_packs(model, features, batch, "en", 1, False))
                 steps.append(found)
         language, _ = counted(lambda: whisper_engine._read_language_probs(model, features, results))
         align, _ = counted(lambda: whisper_engine._make_units(model, features[0], batch[0], results[0], 1.0, True))

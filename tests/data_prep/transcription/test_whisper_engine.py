@@ -147,6 +147,16 @@ def test_the_text_of_a_clip_is_that_of_its_words_and_takes_no_alignment(speaking
     assert [unit.heard for unit in units] == [words[0].heard.model_copy(update={"language_prob": None})] * 2
 
 
+def test_a_clip_that_is_retried_does_not_depend_on_the_others(babbling, talk, monkeypatch) -> None:
+    """Retries draw random tokens; at a low temperature, this model would draw the same ones each time."""
+    monkeypatch.setattr(whisper_engine, "_has_failed", lambda result, _: result.temperature == 0)
+    monkeypatch.setattr(whisper_engine, "FALLBACK_TEMPERATURES", (50.0,))
+    clips = [(Audio(talk.samples[start:][:SPEECH_RATE], SPEECH_RATE), [Region(0, MASTER_RATE)]) for start in (0, 9000, 21000)]
+    together = [units[0] for units in whisper_engine.transcribe_clips(babbling, clips, "english")]
+    alone = [whisper_engine.transcribe_clips(babbling, [clip], "english")[0][0] for clip in clips]
+    assert [unit.text for unit in together] == [unit.text for unit in alone] and {unit.heard.temperature for unit in together} == {50.0}
+
+
 def test_several_packs_are_decoded_with_beams(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL[:3], "english", beams=3)
     assert "".join(unit.text for unit in units) == 3 * f" {TEXT}" and not any(unit.error for unit in units)
