@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     installed: dict[str, str] = {}
     problems = list[str]()
     for each in metadata.distributions():
-        name, version = each.metadata["Name"], each.metadata["Version"]
+        name, version = ((each.metadata.get_all(key) or [""])[0] for key in ("Name", "Version"))  # ["Name"] warns where it is missing
         if name and version:
             installed.setdefault(canonicalize_name(name), version)
         else:
