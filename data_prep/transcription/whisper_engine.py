@@ -219,6 +219,8 @@ def _choose_engine(
     is_faster = faster_whisper_engine.is_model(model)
     transcribe_batch = faster_whisper_engine.transcribe_batch if is_faster else _transcribe_batch
     followed = beams or (faster_whisper_engine.BEAMS if is_faster else BEAMS)
+    if is_faster and not has_words:  # its batches share a token limit, which would let the text of a clip depend on the others
+        return lambda batch: [unit for pack in batch for unit in transcribe_batch(model, audio, [pack], code, followed, has_words)]
     return lambda batch: transcribe_batch(model, audio, batch, code, followed, has_words)
 
 
@@ -267,9 +269,13 @@ def _decode_packs(
     model: Whisper, features: Tensor, batch: list[Pack], code: str | None, beams: int, retried_alone: bool
 ) -> list[DecodingResult]:
     """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds. A pack that
-    is retried alone does not depend on its batch: the random numbers of several are drawn together, by the place of the first one."""
+    is retried alone does not depend on its batch: the random numbers of several are drawn together, by the place of the first one, and all
+    may get as many tokens as the longest one."""
     results = _decode_at_temperature(model, features, batch, code, 0.0, beams)
     limits = [compute_token_limit(model, sum_seconds(pack)) for pack in batch]
+    if retried_alone and len(batch) > 1:
+        for index in [index for index, limit in enumerate(limits) if len(results[index].tokens) >= limit]:
+            (results[index],) = _decode_at_temperature(model, features[[index]], [batch[index]], code, 0.0, beams)
     for temperature in FALLBACK_TEMPERATURES:
         failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _has_failed(result, limit)]
         if not failing:

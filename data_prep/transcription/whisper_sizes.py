@@ -37,7 +37,9 @@ def count_gpu_bytes(name: str, option: str = WHISPER_OPTION) -> int | None:
     try:
         with init_empty_weights(include_buffers=False), limit_construction(Path(name)):
             model = whisper.Whisper(whisper.ModelDimensions(**dims))
-    except (TypeError, ValueError, RuntimeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"{option} {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
     whisper_engine.halve_products(model)
     return sum_bytes(model)

@@ -129,6 +129,7 @@ def test_the_text_of_a_clip_is_that_of_its_words_and_takes_no_alignment(speaking
     assert units[0].heard == words[0].heard and all(FULL[0].start <= unit.start < unit.stop <= FULL[1].stop for unit in units)
 
 
+@needs_faster_whisper
 def test_words_of_each_pack_are_inside_its_region(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL, "english")
     assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3

@@ -157,6 +157,15 @@ def test_a_clip_that_is_retried_does_not_depend_on_the_others(babbling, talk, mo
     assert [unit.text for unit in together] == [unit.text for unit in alone] and {unit.heard.temperature for unit in together} == {50.0}
 
 
+def test_a_looping_clip_gets_as_many_tokens_as_alone(babbling, talk, monkeypatch) -> None:
+    monkeypatch.setattr(whisper_engine, "_has_failed", lambda *_: False)
+    clips = [(Audio(talk.samples[: seconds * SPEECH_RATE], SPEECH_RATE), [Region(0, seconds * MASTER_RATE)]) for seconds in (1, 20)]
+    together = whisper_engine.transcribe_clips(babbling, clips, "english")
+    alone = [whisper_engine.transcribe_clips(babbling, [clip], "english")[0] for clip in clips]
+    assert together[0][0].text == alone[0][0].text and together[0][0].heard == alone[0][0].heard
+    assert len(together[1][0].text) > len(together[0][0].text), "the longer one has more room"
+
+
 def test_several_packs_are_decoded_with_beams(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL[:3], "english", beams=3)
     assert "".join(unit.text for unit in units) == 3 * f" {TEXT}" and not any(unit.error for unit in units)
