@@ -117,8 +117,8 @@ def make(command: GenerateCommand, model: Path, argv: list[str]) -> int:
 def describe_decisions(found: dict[str, Any]) -> str:
     """A line about people's decisions, as `write_rows` counts them."""
     used, replaced, against, ties = (found.get(name, 0) for name in ("used", "in place of the judge's pair", "against the judge", "ties"))
-    dropped = "".join(f"; {format_count(count, 'answer')} dropped, because it {reason}" for reason, count in found["dropped"].items())
+    dropped = "".join(f"; {format_count(count, 'answer')} dropped: {reason}" for reason, count in found["dropped"].items())
     return (
         f"{format_count(used, 'pair')} decided by people, {replaced} in place of the judge's pair, {against} against its rewards; "
-        f"{format_count(ties, 'tie')}, without a pair{dropped}"
+        f"{format_count(ties, 'tie')}{dropped}"
     )

@@ -90,20 +90,24 @@ def is_unchanged(folder: Path, clip: ClipRecord) -> bool:
 
 def choose_trial(clips: Sequence[ClipRecord], rewards: Mapping[str, float], judged: Sequence[str]) -> ClipTrial | None:
     """The two clips of a text to compare: those of the judge's pair, `judged`; if that is empty, those with the highest and the lowest
-    reward. None if these are the same. `rewards`: by the clips' keys."""
-    best, worst = (choose(clips, key=lambda clip: rewards[clip.key]) for choose in (max, min))
-    if not judged and best.codes == worst.codes:
+    reward of other codes. None if all clips are the same. `rewards`: by the clips' keys."""
+    best = max(clips, key=lambda clip: rewards[clip.key])
+    worst = min((clip for clip in clips if clip.codes != best.codes), key=lambda clip: rewards[clip.key], default=None)
+    if worst is None:
         return None
     return ClipTrial(text=best.text, speaker=best.speaker, clips=[*judged] or [best.audio, worst.audio])
 
 
 def read_answers(paths: Iterable[Path]) -> tuple[list[ClipAnswer], int]:
     """The answers in all files, of each file the last to each trial; and the number of incomplete lines, of a killed server, which are also
-    reported on stderr. Raises `UserError` for a file of something else, or without an answer."""
-    answers, torn = list[ClipAnswer](), 0
+    reported on stderr. Raises `UserError` for a file of something else, without an answer, or given twice."""
+    answers, torn, known = list[ClipAnswer](), 0, dict[str, Path]()
     for path in paths:
         found, incomplete = dict[str, ClipAnswer](), list[int]()
         try:
+            if (digest := files.digest(path)) in known:
+                raise UserError(f"--decisions {path}: has the same answers as {known[digest]}, which would count twice; give it once")
+            known[digest] = path
             for number, line in enumerate(input_files.read_lines(path), start=1):
                 if not line.strip():
                     continue
@@ -148,14 +152,14 @@ def decide(answers: Iterable[ClipAnswer], texts: Iterable[Sequence[ClipRecord]],
 def _find_problem(answer: ClipAnswer, known: Mapping[str, tuple[int, ClipRecord]], folder: Path) -> str | None:
     """Return why an answer does not count; None if it does."""
     if answer.clips is None:
-        return "compares two models, not two clips"
+        return "about two models, not two clips"
     if not all(audio in known for audio in answer.clips):
-        return "is about clips of another model, other settings or another folder"
+        return "about clips of another model, other settings or another folder"
     (one, first), (other, second) = (known[audio] for audio in answer.clips)
     if one != other:
-        return "compares two texts"
+        return "about two texts"
     if first.codes == second.codes:
-        return "compares a clip with itself"
+        return "about a clip and itself"
     if answer.trial != compute_trial_key(first, second) or not (is_unchanged(folder, first) and is_unchanged(folder, second)):
-        return "is about a clip that is missing or has changed"
+        return "about a clip that is missing or has changed"
     return None

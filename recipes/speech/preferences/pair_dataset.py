@@ -111,6 +111,7 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
                 notes.append(f"{repeated} of {len(items)} lines repeat an earlier one and were left out.")
                 print_line(notes[-1])
             plans = plan_clips(exported, different, options, settings)
+            check_answers(answers, plans, options.out)
             records = speak_missing(exported, plans, judge, options, system.name)
         notes.append(intelligibility.name_judge(options.asr))
         return write_rows(different, plans, records, options, notes, answers, torn)
@@ -237,9 +238,22 @@ def read_records(out: Path) -> dict[str, ClipRecord]:
                 record = parse_model(ClipRecord, loads_object(line))
                 if files.resolve_under(out, record.audio).is_file():
                     found[record.key] = record
-            except (UserError, ValueError):
+            except (OSError, UserError, ValueError):  # of others, perhaps with a name too long for a file
                 continue
     return found
+
+
+def check_answers(answers: Sequence[ClipAnswer], plans: Sequence[ClipPlan], out: Path) -> None:
+    """Raises `UserError` if clips are to be spoken although people's answers are about other clips, since the options are then wrong."""
+    records, groups = read_records(out), dict[str, list[ClipRecord]]()
+    for plan in plans:
+        groups.setdefault(plan.item.key, []).extend(records[key] for key in {plan.key} & records.keys())
+    if not answers or all(plan.key in records for plan in plans):
+        return
+    found = clip_decisions.decide(answers, groups.values(), out)
+    if not found.by_clips:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items())
+        raise UserError(f"--decisions: no answer counts ({reasons}); give the options and --out with which these clips were made")
 
 
 def speak_missing(
@@ -346,7 +360,7 @@ def write_rows(
     rows, val, trials, dropped = list[dict[str, JsonValue]](), list[dict[str, JsonValue]](), list[ClipTrial](), Counter[str]()
     groups, counts = [[records[plan.key] for plan in plans if plan.item.key == item.key] for item in items], Counter[str]()
     decisions = clip_decisions.decide(answers, groups, options.out)
-    decisions.dropped.update({"is incomplete": torn} if torn else {})
+    decisions.dropped.update({"incomplete": torn} if torn else {})
     for item, clips in zip(items, groups, strict=True):
         found, reason, trial = pair_text(clips, options, decisions, counts)
         trials += [] if trial is None else [trial]

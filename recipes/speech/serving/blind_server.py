@@ -80,7 +80,8 @@ def find_clips(folder: Path, results: Path) -> tuple[BlindTrials, Clips]:
         try:
             trial = parse_model(ClipTrial, loads_object(line))
             text, pair = f"{trial.speaker}|{trial.text}", [records[audio] for audio in trial.clips]
-            if text in found or not all(is_unchanged(folder, clip) for clip in pair):
+            told = {(clip.text, clip.speaker) for clip in pair} == {(trial.text, trial.speaker)}
+            if text in found or not told or pair[0].codes == pair[1].codes or not all(is_unchanged(folder, clip) for clip in pair):
                 raise ValueError
         except (UserError, ValueError, KeyError):
             skipped += 1
@@ -90,7 +91,8 @@ def find_clips(folder: Path, results: Path) -> tuple[BlindTrials, Clips]:
             with input_files.open_file(files.resolve_under(folder, clip.audio)) as file:
                 clips[name, text] = file.read()
     if skipped:
-        print_line(f"{folder}: {format_count(skipped, 'text')} left out, whose clips are missing, have changed, or repeat an earlier text")
+        reasons = "whose clips are missing, have changed, speak another text, or repeat an earlier one"
+        print_line(f"{folder}: {format_count(skipped, 'text')} left out, {reasons}")
     if not found:
         raise UserError(f"--blind {folder}: no text has two different clips to compare; run `overtone pairs` again")
     print_line(f"{folder}: no model is loaded; the two clips of {format_count(len(found), 'text')} are compared")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
@@ -85,7 +85,7 @@ class BlindTrials:
         """Raises `UserError` for a file of results that cannot be read."""
         self.trials, self.results = {trial.key: trial for trial in trials}, results
         earlier = read_answers(results)
-        self.answers = {key: winner for key, winner in earlier.items() if key in self.trials}
+        self.answers = {key: name_winner(self.trials[key], row) for key, row in earlier.items() if key in self.trials}
         self.others = len(earlier) - len(self.answers)
         """Number of answers in the file to other trials: of other texts, models or sampling settings."""
         self.systems = tuple(sorted({trials[0].left, trials[0].right}))
@@ -154,8 +154,17 @@ def evaluate(wins: Mapping[str, int], same: int) -> Preferences:
     return Preferences(wins, same, first / total, float(interval.low), float(interval.high), float(test.pvalue))
 
 
-def read_answers(path: Path) -> dict[str, str]:
-    """Trial → winner, of earlier starts. A line that a killed server left incomplete is reported on stderr, and its trial comes again.
+def name_winner(trial: Trial, row: Mapping[str, Any]) -> str:
+    """The winner of an earlier answer. Of two clips of a model, the one with the higher reward may be another now."""
+    clips, choice, winner = row.get("clips"), row.get("choice"), str(row["winner"])
+    if trial.clips is None or not isinstance(clips, list) or len(clips) != 2 or choice not in ("left", "right"):
+        return winner
+    sides = dict(zip(trial.clips, (trial.left, trial.right), strict=True))
+    return sides.get(str(clips[choice == "right"]), winner)
+
+
+def read_answers(path: Path) -> dict[str, dict[str, Any]]:
+    """Trial → its answer, of earlier starts. A line that a killed server left incomplete is reported on stderr, and its trial comes again.
 
     Raises `UserError` for a file of something else.
     """
@@ -165,7 +174,7 @@ def read_answers(path: Path) -> dict[str, str]:
         lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--results {path}: cannot be read ({error}); give another file") from error
-    found, incomplete = dict[str, str](), list[int]()
+    found, incomplete = dict[str, dict[str, Any]](), list[int]()
     for number, line in enumerate(lines, start=1):
         try:
             row = loads_object(line)
@@ -174,7 +183,7 @@ def read_answers(path: Path) -> dict[str, str]:
             continue
         if not {"trial", "winner"} <= row.keys():
             raise UserError(f"{path}:{number}: not an answer of a blind comparison; give another file to --results")
-        found[str(row["trial"])] = str(row["winner"])
+        found[str(row["trial"])] = row
     if len(incomplete) > 1 and not found:
         raise UserError(f"{path}:{incomplete[0]}: not an answer of a blind comparison; give another file to --results")
     for number in incomplete:

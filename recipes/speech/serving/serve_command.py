@@ -66,7 +66,7 @@ def plan_replica(
     """Return how a replica serves these voices. Raises `UserError` for what cannot be served."""
     args = parse(argv)
     if args.blind is not None:
-        raise UserError("--blind compares two models in one server; start it with `overtone serve`")
+        raise UserError("--blind runs in one server; start it with `overtone serve`")
     require_packages(PACKAGES, "overtone[voice,serve]")
     from overtone.recipes.serving.model_names import list_typed_names, name_models
     from overtone.recipes.serving.replica import make_plan, open_replica_folder

@@ -57,7 +57,7 @@ JSONL: dict[str, Callable[[Path], list[Any]]] = {
     "--text-file": lambda path: [line.request.text for line in text_inputs.read_lines(path, SpeechRequest("", None))],
     "the manifest of generate": lambda path: [row["text"] for row in synthesis_manifest.read_manifest(path.parent).values()],
     "a ledger of downloads": lambda path: [*remote_recordings._read_ledger(path).values()],
-    "a blind comparison": lambda path: [*blind_trials.read_answers(path).values()],
+    "a blind comparison": lambda path: [row["winner"] for row in blind_trials.read_answers(path).values()],
 }
 
 

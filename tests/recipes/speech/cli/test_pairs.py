@@ -10,6 +10,7 @@ import pytest
 
 from overtone.finetune import __main__ as verbs
 from overtone.recipes.qwen3_tts.model.base_voices import make_speech_processor, read_base_voices
+from overtone.recipes.speech.preferences import pair_dataset
 from overtone.recipes.speech.serving import blind_server
 from overtone.recipes.voice_dpo.recipe import RECIPE
 from tests.recipes.speech.preferences import pair_fixtures
@@ -58,8 +59,8 @@ def test_people_decide_between_the_clips(
     with (tmp_path / "anna.jsonl").open("a") as file:
         file.write(json.dumps({"trial": "other", "choice": "left", "winner": "me"}) + "\n")
     assert verbs.main([*command, "--decisions", str(tmp_path / "anna.jsonl")]) == 0
-    shown = "2 pairs decided by people, 1 in place of the judge's pair, 2 against its rewards; 0 ties, without a pair; "
-    assert f"{shown}1 answer dropped, because it compares two models, not two clips\n" in capsys.readouterr().out
+    shown = "2 pairs decided by people, 1 in place of the judge's pair, 2 against its rewards; 0 ties; "
+    assert f"{shown}1 answer dropped: about two models, not two clips\n" in capsys.readouterr().out
     after = {row["text"]: row for row in map(json.loads, (out / "train.jsonl").read_text().splitlines())}
     own = after[before[0]["text"]]
     assert (own["chosen_codes"], own["rejected_codes"]) == (before[0]["rejected_codes"], before[0]["chosen_codes"])
@@ -68,9 +69,16 @@ def test_people_decide_between_the_clips(
     assert len(after) == 2 and all(RECIPE.read(row, processor, out) for row in after.values())
     summary = json.loads((out / "summary.json").read_text())
     assert summary["pairs"] == 2 and summary["decisions"]["used"] == 2 and not summary["dropped"]
+    monkeypatch.setattr(pair_dataset, "speak_missing", None)  # not reached: all clips would be spoken again, for nobody's answers
+    other_seed = ["--seed", "9", "--decisions", str(tmp_path / "anna.jsonl")]
+    assert verbs.main([*command, *other_seed]) == 2
+    message = "no answer counts (2 about clips of another model, other settings or another folder, 1 about two models, not two clips)"
+    assert message in capsys.readouterr().err
+    monkeypatch.undo()
+    pair_fixtures.stand_in(monkeypatch)
     (out / own["chosen_audio"]).write_bytes((out / own["rejected_audio"]).read_bytes())
     assert verbs.main([*command, "--decisions", str(tmp_path / "anna.jsonl")]) == 0
-    assert "1 answer dropped, because it is about a clip that is missing or has changed" in capsys.readouterr().out
+    assert "1 answer dropped: about a clip that is missing or has changed" in capsys.readouterr().out
     assert len(blind_server.find_clips(out, tmp_path / "bert.jsonl")[0].trials) == 1
     assert f"{out}: 1 text left out, whose clips are missing, have changed" in capsys.readouterr().out
 

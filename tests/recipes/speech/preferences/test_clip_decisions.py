@@ -13,18 +13,10 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.speech.preferences import clip_decisions
 from overtone.recipes.speech.preferences.clip_decisions import ClipAnswer, choose_trial, compute_trial_key, decide, read_answers
 from overtone.recipes.speech.preferences.pair_selection import ClipRecord
+from tests.recipes.speech.preferences.clip_files import write_clip
 from tests.recipes.speech.preferences.test_pair_selection import make_clip
 
-REPLACED = "is about a clip that is missing or has changed"
-
-
-def write_clip(folder: Path, key: str) -> ClipRecord:
-    """A clip whose file is in the folder."""
-    clip = make_clip(key)
-    path = folder / clip.audio
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(key.encode())
-    return clip.model_copy(update={"sha256": hashlib.sha256(key.encode()).hexdigest()})
+REPLACED = "about a clip that is missing or has changed"
 
 
 def answer(left: ClipRecord, right: ClipRecord, choice: Any, trial: str | None = None) -> ClipAnswer:
@@ -65,10 +57,10 @@ def test_answers_that_do_not_count_are_counted(tmp_path: Path) -> None:
     ]
     found = decide(given, [[a, b, c, d, twin], [e]], tmp_path)
     assert not found.by_clips and found.dropped == {
-        "compares two models, not two clips": 1,
-        "compares two texts": 1,
-        "is about clips of another model, other settings or another folder": 1,
-        "compares a clip with itself": 2,
+        "about two models, not two clips": 1,
+        "about two texts": 1,
+        "about clips of another model, other settings or another folder": 1,
+        "about a clip and itself": 2,
         REPLACED: 3,
     }
     changed = a.model_copy(update={"codes": [[1] * 16]})
@@ -82,6 +74,14 @@ def test_each_listener_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture
     answers, torn = read_answers([first, second])
     assert [one.choice for one in answers] == ["right", "same"] and torn == 1
     assert f"warning: {first}:2: incomplete" in capsys.readouterr().err
+
+
+def test_the_same_answers_do_not_count_twice(tmp_path: Path) -> None:
+    row = {"trial": "a", "choice": "left", "clips": ["clips/a", "clips/b"]}
+    first, copy = (write_answers(tmp_path / name, row) for name in ("1.jsonl", "copy.jsonl"))
+    for again in (first, copy):
+        with pytest.raises(UserError, match=rf"--decisions {again}: has the same answers as {first}, which would count twice"):
+            read_answers([first, again])
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,8 @@ def test_people_compare_the_pair_of_the_judge_or_the_extremes() -> None:
     judged = choose_trial(clips, rewards, ["clips/a.flac", "clips/c.flac"])
     assert judged is not None and judged.clips == ["clips/a.flac", "clips/c.flac"]
     assert choose_trial(clips[:1] * 2, rewards, []) is None
+    equal = choose_trial([clips[0], clips[0], clips[1]], dict.fromkeys("abc", 0.5), [])
+    assert equal is not None and equal.clips == ["clips/a.flac", "clips/b.flac"], "of equal rewards, the first two that differ"
 
 
 def test_clips_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from overtone.finetune import __main__ as verbs
 from overtone.finetune.errors import UserError
 from overtone.finetune.pages import web_server
+from overtone.finetune.storage import files
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.interface import SpeechSampling
@@ -23,6 +24,8 @@ from overtone.recipes.voice_clone import speech_registration
 from tests import browser, loopback
 from tests.asgi import ANYTHING, App
 from tests.browser import CHROMIUM
+from tests.recipes.speech.preferences.clip_files import write_clip
+from tests.recipes.speech.preferences.test_pair_selection import make_clip
 
 TEXTS = ["One train.", "Two trains.", "Three trains."]
 PAIR = ("before", "after")
@@ -142,6 +145,24 @@ def test_a_folder_without_clips_is_refused(tmp_path: Path) -> None:
     (tmp_path / "clips.jsonl").touch()
     with pytest.raises(UserError, match="no text has two different clips to compare; run `overtone pairs` again"):
         blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")
+    (tmp_path / "clips.jsonl").write_text(make_clip("a").model_copy(update={"audio": "a" * 5000}).model_dump_json() + "\n")
+    with pytest.raises(UserError, match="no text has two different clips to compare; run `overtone pairs` again"):
+        blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")
+
+
+def test_clips_of_another_text_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody's folder says that clips speak what they do not."""
+    clips = [write_clip(tmp_path, key) for key in "ab"]
+    files.write_jsonl(tmp_path / "clips.jsonl", [clip.model_dump() for clip in clips])
+    own = {"text": clips[0].text, "speaker": clips[0].speaker, "clips": [clip.audio for clip in clips]}
+    for row, count in ((own, 1), ({**own, "text": "Another text."}, 0), ({**own, "speaker": "nobody"}, 0)):
+        files.write_jsonl(tmp_path / "trials.jsonl", [own, row] if row == own else [row])
+        if count:
+            assert len(blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")[0].trials) == count
+            assert "1 text left out, whose clips are missing, have changed, speak another text, or repeat" in capsys.readouterr().out
+        else:
+            with pytest.raises(UserError, match="no text has two different clips"):
+                blind_server.find_clips(tmp_path, tmp_path / "results.jsonl")
 
 
 def test_two_models_are_needed(nano_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

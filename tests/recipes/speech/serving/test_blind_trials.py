@@ -77,6 +77,21 @@ def test_clips_are_on_random_sides_and_their_answers_name_them(tmp_path: Path) -
     assert row["clips"] == list(trials[0].clips or ()) and row["winner"] == trials[0].left
 
 
+def test_other_weights_of_the_reward_change_what_an_earlier_answer_says(tmp_path: Path) -> None:
+    """The same two clips; the one that was preferred has the lower reward now."""
+    results, key = tmp_path / "r.jsonl", "0" * 12
+    (trial,) = make_clip_trials([(key, "A.", "clips/a.flac", "clips/b.flac")])
+    assert trial.clips is not None
+    BlindTrials([trial], results).answer(key, "left" if trial.clips[0] == "clips/a.flac" else "right")
+    for best, other, winner in (("a", "b", "higher reward"), ("b", "a", "lower reward")):
+        again = BlindTrials(make_clip_trials([(key, "A.", f"clips/{best}.flac", f"clips/{other}.flac")]), results)
+        assert again.answers == {key: winner}
+    for damaged in ({"clips": 5}, {"clips": ["clips/a.flac"]}, {"choice": ["left"]}):
+        row = {"trial": key, "winner": "same", "choice": "left", "clips": ["clips/a.flac", "clips/b.flac"], **damaged}
+        results.write_text(json.dumps(row) + "\n")
+        assert BlindTrials([trial], results).answers == {key: "same"}
+
+
 def test_a_restart_skips_what_has_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "r.jsonl"
     first = BlindTrials(make_trials(TEXTS[:3], PAIR, "seed 0"), results)
