@@ -1767,8 +1767,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/storage/model_security.py",
-        'torch.load(path, map_location="cpu", weights_only=True)',
-        'torch.load(path, map_location="cpu", weights_only=False)',
+        'torch.load(path, map_location="cpu", weights_only=True, mmap',
+        'torch.load(path, map_location="cpu", weights_only=False, mmap',
         "tests/finetune/storage/test_model_security.py::test_a_pickle_runs_nothing",
         "pickled weights can execute code",
     ),
