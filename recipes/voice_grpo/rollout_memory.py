@@ -8,7 +8,7 @@ from accelerate import init_empty_weights
 from torch import nn
 
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
-from overtone.data_prep.transcription import faster_whisper_engine, whisper_sizes
+from overtone.data_prep.transcription import faster_whisper_engine, whisper_memory
 from overtone.finetune.modeling.lora_adapters import is_adapter
 from overtone.finetune.recipe import Loaded
 from overtone.finetune.storage.construction_limits import limit_construction
@@ -27,8 +27,8 @@ def count_rollout_bytes(loaded: Loaded, options: Options, itemsize: int, micro_t
     talker = loaded.model.talker
     parameters = sum(each.numel() for name, each in loaded.model.named_parameters() if not is_adapter(name))
     copy = count_generation_bytes(parameters, talker.config, itemsize, options.rollout_batch, micro_tokens // options.group)
-    whisper = whisper_sizes.count_gpu_bytes(options.judge.asr, "options.judge.asr") or 0
-    return copy + whisper_sizes.sum_bytes(build_codec_on_meta(loaded.base / CODEC_FOLDER)) + whisper
+    whisper = whisper_memory.count_gpu_bytes(options.judge.asr, "options.judge.asr") or 0
+    return copy + whisper_memory.sum_bytes(build_codec_on_meta(loaded.base / CODEC_FOLDER)) + whisper
 
 
 def build_codec_on_meta(folder: Path) -> nn.Module:
@@ -43,7 +43,7 @@ def build_codec_on_meta(folder: Path) -> nn.Module:
 def describe_rollouts(options: Options) -> str:
     """Return the remark on what each rank holds beside the model that trains."""
     judge = options.judge
-    uncounted = " (its memory is not counted)" if judge.asr.startswith(faster_whisper_engine.PREFIX) else ""
+    uncounted = " (its memory is not counted)" if faster_whisper_engine.is_faster_whisper(judge.asr, "options.judge.asr") else ""
     return (
         f"rollouts: a copy of the model in the compute type on each rank, with the keys and values of {options.rollout_batch} clips, the "
         f"codec, and Whisper {Path(judge.asr).name}{uncounted}; on the CPU the encoder {Path(judge.speaker_model).name}"

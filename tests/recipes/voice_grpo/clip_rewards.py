@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overtone.data_prep.transcription import whisper_sizes
+from overtone.data_prep.transcription import whisper_memory
 from overtone.finetune.config import Config, resolve
 from overtone.recipes.speech.evaluation import intelligibility, speaker_similarity
 from overtone.recipes.speech.evaluation.intelligibility import Transcription
@@ -33,7 +33,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(intelligibility, "check_whisper", lambda *_: None)
     monkeypatch.setattr(intelligibility, "digest_whisper", lambda _: "of the stand-in")
-    monkeypatch.setattr(whisper_sizes, "count_gpu_bytes", lambda *_: 1000)
+    monkeypatch.setattr(whisper_memory, "count_gpu_bytes", lambda *_: 1000)
     monkeypatch.setattr(intelligibility, "load_whisper", lambda _: None)
     monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
     monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)

@@ -9,7 +9,7 @@ import torch
 
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import QwenCodec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from overtone.data_prep.transcription import whisper_engine, whisper_sizes
+from overtone.data_prep.transcription import whisper_engine, whisper_memory
 from overtone.recipes.qwen3_tts.model.base_voices import read_base_voices
 from overtone.recipes.voice_grpo import recipe
 from overtone.recipes.voice_grpo.clip_generation import ClipGenerator, ClipRequest
@@ -37,7 +37,7 @@ def test_it_is_that_of_the_loaded_modules(exported: Path, fresh: Ready, tmp_path
 
 def test_the_codec_takes_what_the_loaded_one_takes(exported: Path) -> None:
     loaded = QwenCodec(exported / CODEC_FOLDER).load("cpu").tokenizer.model
-    assert whisper_sizes.sum_bytes(build_codec_on_meta(exported / CODEC_FOLDER)) == whisper_sizes.sum_bytes(loaded)
+    assert whisper_memory.sum_bytes(build_codec_on_meta(exported / CODEC_FOLDER)) == whisper_memory.sum_bytes(loaded)
 
 
 def test_the_remark_says_what_is_not_counted(tmp_path: Path) -> None:

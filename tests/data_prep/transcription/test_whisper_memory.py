@@ -10,7 +10,7 @@ import torch
 import whisper
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from overtone.data_prep.transcription import whisper_engine, whisper_sizes
+from overtone.data_prep.transcription import whisper_engine, whisper_memory
 from overtone.finetune.errors import UserError
 
 
@@ -23,7 +23,7 @@ def measure_halved(name: str) -> int:
 
 def test_a_file_takes_what_the_loaded_model_takes(whisper_that_says: Callable[[str], Path]) -> None:
     path = whisper_that_says("Four words of text.")
-    counted = whisper_sizes.count_gpu_bytes(str(path))
+    counted = whisper_memory.count_gpu_bytes(str(path))
     assert counted == measure_halved(str(path)) < path.stat().st_size
 
 
@@ -32,7 +32,7 @@ def test_a_folder_of_transformers_takes_what_the_loaded_model_takes(tmp_path: Pa
     WhisperForConditionalGeneration(WhisperConfig(**sizes, encoder_ffn_dim=64, decoder_ffn_dim=64)).save_pretrained(tmp_path / "mine")
     loaded = measure_halved(str(tmp_path / "mine"))
     (tmp_path / "mine" / "model.safetensors").unlink()
-    assert whisper_sizes.count_gpu_bytes(str(tmp_path / "mine")) == loaded
+    assert whisper_memory.count_gpu_bytes(str(tmp_path / "mine")) == loaded
 
 
 CARD = {"tiny": 39, "base": 74, "small": 244, "medium": 769, "large": 1550, "turbo": 809}
@@ -42,13 +42,13 @@ CARD = {"tiny": 39, "base": 74, "small": 244, "medium": 769, "large": 1550, "tur
 @pytest.mark.parametrize("name", CARD)
 def test_published_models_have_the_size_of_their_card(name: str) -> None:
     """In fp16 are the layers, in fp32 the embeddings."""
-    counted, embeddings = whisper_sizes.count_gpu_bytes(name), whisper_sizes.list_published_dimensions(name)
+    counted, embeddings = whisper_memory.count_gpu_bytes(name), whisper_memory.list_published_dimensions(name)
     whole = embeddings["n_text_state"] * (embeddings["n_vocab"] + 448 + 1500)
     assert counted == pytest.approx(2 * CARD[name] * 1e6 + 2 * whole, rel=0.03)
 
 
 def test_every_published_name_has_dimensions() -> None:
-    found = {name: whisper_sizes.list_published_dimensions(name) for name in whisper.available_models()}
+    found = {name: whisper_memory.list_published_dimensions(name) for name in whisper.available_models()}
     assert found["tiny.en"] == {**found["tiny"], "n_vocab": 51864} and found["turbo"] == {**found["large-v3"], "n_text_layer": 4}
     assert found["large"] == found["large-v3"] == {**found["large-v2"], "n_vocab": 51866, "n_mels": 128}
 
@@ -56,9 +56,9 @@ def test_every_published_name_has_dimensions() -> None:
 def test_a_file_without_dimensions_is_refused(tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
     with pytest.raises(UserError, match=r"options.judge.asr .*other.pt: not a Whisper checkpoint \(no dims\)"):
-        whisper_sizes.count_gpu_bytes(str(tmp_path / "other.pt"), "options.judge.asr")
+        whisper_memory.count_gpu_bytes(str(tmp_path / "other.pt"), "options.judge.asr")
     torch.save({"dims": {"n_mels": 80}}, tmp_path / "few.pt")
     with pytest.raises(UserError, match=r"few.pt: not a Whisper checkpoint \(TypeError"):
-        whisper_sizes.count_gpu_bytes(str(tmp_path / "few.pt"))
+        whisper_memory.count_gpu_bytes(str(tmp_path / "few.pt"))
     with pytest.raises(UserError, match="--whisper smal: neither a file nor one of"):
-        whisper_sizes.count_gpu_bytes("smal")
+        whisper_memory.count_gpu_bytes("smal")
