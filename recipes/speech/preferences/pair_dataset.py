@@ -111,8 +111,9 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
                 notes.append(f"{repeated} of {len(items)} lines repeat an earlier one and were left out.")
                 print_line(notes[-1])
             plans = plan_clips(exported, different, options, settings)
-            check_answers(answers, plans, options.out)
-            records = speak_missing(exported, plans, judge, options, system.name)
+            records = read_records(options.out)
+            check_answers(answers, plans, records, options.out)
+            speak_missing(exported, plans, records, judge, options, system.name)
         notes.append(intelligibility.name_judge(options.asr))
         return write_rows(different, plans, records, options, notes, answers, torn)
     finally:
@@ -243,24 +244,30 @@ def read_records(out: Path) -> dict[str, ClipRecord]:
     return found
 
 
-def check_answers(answers: Sequence[ClipAnswer], plans: Sequence[ClipPlan], out: Path) -> None:
-    """Raises `UserError` if clips are to be spoken although people's answers are about other clips, since the options are then wrong."""
-    records, groups = read_records(out), dict[str, list[ClipRecord]]()
+def group_records(plans: Sequence[ClipPlan], records: Mapping[str, ClipRecord]) -> dict[str, list[ClipRecord]]:
+    """Key of an item → those of its planned clips that have a record."""
+    groups = dict[str, list[ClipRecord]]()
     for plan in plans:
-        groups.setdefault(plan.item.key, []).extend(records[key] for key in {plan.key} & records.keys())
+        group = groups.setdefault(plan.item.key, [])
+        if plan.key in records:
+            group.append(records[plan.key])
+    return groups
+
+
+def check_answers(answers: Sequence[ClipAnswer], plans: Sequence[ClipPlan], records: Mapping[str, ClipRecord], out: Path) -> None:
+    """Raises `UserError` if clips are to be spoken although people's answers are about other clips, since the options are then wrong."""
     if not answers or all(plan.key in records for plan in plans):
         return
-    found = clip_decisions.decide(answers, groups.values(), out)
+    found = clip_decisions.decide(answers, group_records(plans, records).values(), out)
     if not found.by_clips:
         reasons = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items())
         raise UserError(f"--decisions: no answer counts ({reasons}); give the options and --out with which these clips were made")
 
 
 def speak_missing(
-    exported: VoiceFolder, plans: Sequence[ClipPlan], judge: SpeechJudge, options: PairOptions, model: str
-) -> dict[str, ClipRecord]:
-    """Speak and judge what no earlier run has, the longest texts first; returns all records by key."""
-    records = read_records(options.out)
+    exported: VoiceFolder, plans: Sequence[ClipPlan], records: dict[str, ClipRecord], judge: SpeechJudge, options: PairOptions, model: str
+) -> None:
+    """Speak and judge what no earlier run has, the longest texts first; `records`, by key, get them."""
     missing = sorted((plan for plan in plans if plan.key not in records), key=lambda plan: -len(plan.spoken.request.text))
     for item in {plan.item.key: plan.item for plan in missing}.values():
         judge.check(item)
@@ -275,7 +282,6 @@ def speak_missing(
                 for record in speak_batch(voice, missing[start : start + options.batch], judge, options.out, model):
                     records[record.key] = record
                 print_line(f"{min(start + options.batch, len(missing))} of {len(missing)} clips spoken and judged")
-    return records
 
 
 def require_sampling(voice: FrameVoice[Any, Any, Any], sampling: SpeechSampling) -> None:
@@ -358,11 +364,11 @@ def write_rows(
     """Pair the clips of each text; write the rows, the trials and the summary, which is returned. All pairs of a text are on one side of
     the split, and more texts do not move others. Raises `UserError` if all pairs would validate."""
     rows, val, trials, dropped = list[dict[str, JsonValue]](), list[dict[str, JsonValue]](), list[ClipTrial](), Counter[str]()
-    groups, counts = [[records[plan.key] for plan in plans if plan.item.key == item.key] for item in items], Counter[str]()
-    decisions = clip_decisions.decide(answers, groups, options.out)
+    groups, counts = group_records(plans, records), Counter[str]()
+    decisions = clip_decisions.decide(answers, groups.values(), options.out)
     decisions.dropped.update({"incomplete": torn} if torn else {})
-    for item, clips in zip(items, groups, strict=True):
-        found, reason, trial = pair_text(clips, options, decisions, counts)
+    for item in items:
+        found, reason, trial = pair_text(groups[item.key], options, decisions, counts)
         trials += [] if trial is None else [trial]
         (val if compute_split_position(item.text) < options.val_share else rows).extend(found)
         if not found:
