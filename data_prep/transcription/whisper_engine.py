@@ -191,8 +191,8 @@ def transcribe_clips(
     model: Whisper | WhisperModel, clips: Sequence[tuple[Audio, list[Region]]], language: str | None
 ) -> list[list[TextUnit]]:
     """Return the text of each clip, given at 16 kHz with its windows as for `transcribe_recording`, as a unit for each pack: words are not
-    located. Several clips are encoded and decoded at once, each in an input of its own: the texts are those of each clip alone, up to
-    rounding."""
+    located. openai-whisper encodes and decodes several clips at once, each in an input of its own: the texts are those of each clip
+    alone, up to rounding."""
     packs, sounds, places, start = list[Pack](), list[Samples](), list[Region](), 0
     for audio, windows in clips:
         # A place of an even number of samples begins at whole samples of both rates; the gap separates the words of neighbours.
@@ -268,14 +268,17 @@ def _uses_fp16(model: Whisper) -> bool:
 def _decode_packs(
     model: Whisper, features: Tensor, batch: list[Pack], code: str | None, beams: int, retried_alone: bool
 ) -> list[DecodingResult]:
-    """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds. A pack that
-    is retried alone does not depend on its batch: the random numbers of several are drawn together, by the place of the first one, and all
-    may get as many tokens as the longest one."""
+    """Decode the most probable text, then retry failed packs at higher temperatures; the first text stays if no retry succeeds.
+
+    With `retried_alone`, no text depends on the other packs of the batch. Without, those that are retried share random numbers, seeded by
+    the place of the first one, and each may get as many tokens as the longest one.
+    """
     results = _decode_at_temperature(model, features, batch, code, 0.0, beams)
     limits = [compute_token_limit(model, sum_seconds(pack)) for pack in batch]
     if retried_alone and len(batch) > 1:
-        for index in [index for index, limit in enumerate(limits) if len(results[index].tokens) >= limit]:
-            (results[index],) = _decode_at_temperature(model, features[[index]], [batch[index]], code, 0.0, beams)
+        for index, limit in enumerate(limits):
+            if len(results[index].tokens) >= limit:
+                (results[index],) = _decode_at_temperature(model, features[[index]], [batch[index]], code, 0.0, beams)
     for temperature in FALLBACK_TEMPERATURES:
         failing = [index for index, (result, limit) in enumerate(zip(results, limits, strict=True)) if _has_failed(result, limit)]
         if not failing:

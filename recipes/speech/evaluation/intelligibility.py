@@ -176,12 +176,13 @@ def transcribe(recognizer: Recognizer, samples: Samples, language: str) -> Trans
 
 
 def transcribe_clips(recognizer: Recognizer, clips: Sequence[Samples], language: str) -> list[Transcription]:
-    """As `transcribe`, several clips at once, which is faster; a transcript may differ from that of the clip alone by rounding."""
+    """As `transcribe`, several clips at once, which is faster with openai-whisper; its transcripts may differ by rounding."""
     found = _transcribe_once(recognizer.model, clips, language)
-    unsure = [number for number, one in enumerate(found) if len(clips[number]) and one.log_probability < recognizer.retry_below]
-    for number in unsure:
-        padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), np.float32), clips[number]]) for seconds in RETRY_PAUSES]
-        every = [found[number], *_transcribe_once(recognizer.model, padded, language)]
+    for number, (samples, first) in enumerate(zip(clips, found, strict=True)):
+        if not len(samples) or first.log_probability >= recognizer.retry_below:
+            continue
+        padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), samples.dtype), samples]) for seconds in RETRY_PAUSES]
+        every = [first, *_transcribe_once(recognizer.model, padded, language)]
         found[number] = replace(max(every, key=lambda one: (not one.problem, one.log_probability)), again=True)
     return found
 
@@ -195,10 +196,10 @@ def _transcribe_once(model: Any, clips: Sequence[Samples], language: str) -> lis
         for samples in clips
     ]
     spoken = whisper_engine.transcribe_clips(model, inputs, None if language == manifest.AUTO else language)
-    return [_join_words(units) for units in spoken]
+    return [_join_units(units) for units in spoken]
 
 
-def _join_words(units: Sequence[TextUnit]) -> Transcription:
+def _join_units(units: Sequence[TextUnit]) -> Transcription:
     problem = next((unit.error for unit in units if unit.error), "")
     sure = min((unit.heard.avg_logprob for unit in units if unit.heard is not None), default=-np.inf)
     return Transcription("".join(unit.text for unit in units).strip(), problem, sure)

@@ -80,8 +80,8 @@ def find_clips(folder: Path, results: Path) -> tuple[BlindTrials, Clips]:
         try:
             trial = parse_model(ClipTrial, loads_object(line))
             text, pair = f"{trial.speaker}|{trial.text}", [records[audio] for audio in trial.clips]
-            told = {(clip.text, clip.speaker) for clip in pair} == {(trial.text, trial.speaker)}
-            if text in found or not told or pair[0].codes == pair[1].codes or not all(is_unchanged(folder, clip) for clip in pair):
+            same_text = {(clip.text, clip.speaker) for clip in pair} == {(trial.text, trial.speaker)}
+            if text in found or not same_text or pair[0].codes == pair[1].codes or not all(is_unchanged(folder, clip) for clip in pair):
                 raise ValueError
         except (UserError, ValueError, KeyError):
             skipped += 1

@@ -43,7 +43,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _format_title(system: str) -> str:
-    return system if system in SPOKEN else BEFORE if system.endswith(("zero-shot", "before training")) else AFTER
+    return system if system in SPOKEN else BEFORE if system.endswith("zero-shot") else AFTER
 
 
 def _get_key(clip: dict[str, Any]) -> str:
