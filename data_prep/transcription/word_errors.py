@@ -16,6 +16,7 @@ WITHOUT_SPACES = frozenset({"cantonese", "chinese", "japanese", "lao", "myanmar"
 """Languages whose words are not separated, as openai-whisper's tokenizer lists them: every character counts as a word."""
 ELLIPSES, APOSTROPHES = re.compile(r"\.{2,}|…"), re.compile(r"(?<=\w)[’‘ʼ＇](?=\w)")
 """Whisper's normalisation for English misreads both: it leaves a "." of "..." as a word, and makes two words of "don’t"."""
+BRACKETS = re.compile(r"[()\[\]]")
 EDGE_TOLERANCE = MASTER_RATE * 2 // 5
 """Error of Whisper's word times in samples: a word this near to an end of the clip counts only if it is in the text."""
 
@@ -29,13 +30,14 @@ def measure_clip_errors(text: str, start: int, stop: int, transcribed: Sequence[
     detected = Counter(unit.heard.language for unit in near if unit.heard).most_common(1)
     if language == AUTO and detected:
         language = detected[0][0]
-    expected = normalize(text, language)
-    if not expected or any(unit.error for unit in transcribed if unit.start < stop and unit.stop > start):
+    readings = list_readings(text, language)
+    if not readings or any(unit.error for unit in transcribed if unit.start < stop and unit.stop > start):
         return None
     first = sum((unit.start + unit.stop) // 2 < min(start + EDGE_TOLERANCE, (start + stop) // 2) for unit in near)
     last = sum((unit.start + unit.stop) // 2 >= max(stop - EDGE_TOLERANCE, (start + stop) // 2) for unit in near)
     found = ("".join(unit.text for unit in near[before : len(near) - after]) for before in range(first + 1) for after in range(last + 1))
-    return min(_compute_rate(expected.split(), normalize(one, language).split()) for one in set(found))
+    spoken = {normalize(one, language) for one in found}
+    return min(_compute_rate(reading.split(), one.split()) for reading in readings for one in spoken)
 
 
 def _compute_rate(expected: list[str], found: list[str]) -> float:
@@ -51,6 +53,14 @@ def _compute_rate(expected: list[str], found: list[str]) -> float:
         if not is_equal and "".join(own) != "".join(other):
             errors += sum(max(part.ref_end_idx - part.ref_start_idx, part.hyp_end_idx - part.hyp_start_idx) for part in stretch)
     return round(errors / len(expected), 3)
+
+
+def list_readings(text: str, language: str) -> list[str]:
+    """Return the normalised words of a text that is spoken: without those in brackets, and with them if there are any; none for a text
+    without words outside of brackets. Whisper's normalisation takes what is in brackets for sounds, as in "(applause)", but most texts have
+    words in theirs, as in "one of them (the old one) fell"."""
+    plain = normalize(text, language)
+    return [*dict.fromkeys((plain, normalize(BRACKETS.sub(" ", text), language)))] if plain else []
 
 
 def normalize(text: str, language: str) -> str:

@@ -48,9 +48,9 @@ class TextProcessor:
 
 
 def read_row(row: Row, processor: TextProcessor) -> Sample:
-    """Return `prompt` [3 + n], the ids of the role and of the text as it is spoken; `text` [b] uint8, the row's own text in UTF-8;
-    `speaker` []; `language` [], its id or `AUTOMATIC`; and `positions` [], what its clips can occupy at most. Raises `UserError` for a
-    row that cannot be spoken or judged."""
+    """Return `prompt` [3 + n], the ids of the role and of the text as it is spoken; `text` [b] uint8, that text in UTF-8; `speaker` [];
+    `language` [], its id or `AUTOMATIC`; and `positions` [], what its clips can occupy at most. Raises `UserError` for a row that cannot be
+    spoken or judged."""
     speech, options = processor.speech, processor.options
     check_is_speech(row, "voice_grpo")
     text, speaker = check_text(row.get("text")), sequence_layout.find_speaker_index(row, speech)
@@ -72,7 +72,7 @@ def read_row(row: Row, processor: TextProcessor) -> Sample:
         )
     return {
         "prompt": torch.tensor(prompt),
-        "text": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),
+        "text": torch.frombuffer(bytearray(request.text.encode()), dtype=torch.uint8),
         "speaker": torch.tensor(speaker),
         "language": torch.tensor(AUTOMATIC if language is None else speech.ids.languages[language]),
         "positions": torch.tensor(options.group * clip),

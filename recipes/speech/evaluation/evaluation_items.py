@@ -10,9 +10,10 @@ from typing import TypeVar
 from overtone.data_prep import manifest
 from overtone.data_prep.clips.measurements import WORD
 from overtone.finetune.data.jsonl_rows import visit_rows
-from overtone.finetune.errors import UserError
+from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import Row
 from overtone.finetune.storage.referenced_files import find_file
+from overtone.recipes.speech.spoken_text import clean_text
 
 ItemT = TypeVar("ItemT")
 
@@ -20,6 +21,7 @@ SEEN, UNSEEN, ALL = "seen", "unseen", "all"
 """Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""
 
 
+MOST_NAMED = 3
 HOW_TO_MAKE_ROWS = "`overtone voice RECORDINGS --out FOLDER` makes some"
 """Advice for a file that is missing or empty."""
 
@@ -31,6 +33,7 @@ class Item:
     key: str
     """Unique within an evaluation; names its files."""
     text: str
+    """As it is spoken: what a model says and a judge expects."""
     speaker: str
     """Name of the speaker in lower case."""
     language: str
@@ -43,6 +46,8 @@ class Item:
     """Transcript of that clip. With it, the clip's style is cloned too; without it, only the voice."""
     group: str = ALL
     """`seen`, `unseen`, or `all` if that is unknown."""
+    unspoken: str = ""
+    """The parts of the given text that nobody speaks and that were dropped, as in `2 emoji`."""
 
 
 Check = Callable[[Item], None]
@@ -87,6 +92,14 @@ def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:
     return [*marked, *pick_evenly(others, max(wanted, 0))]
 
 
+def describe_unspoken(items: Sequence[Item]) -> list[str]:
+    """A note if parts of the given texts are not spoken; otherwise none."""
+    changed = [item for item in items if item.unspoken]
+    named = ", ".join(f"{item.key} ({item.unspoken})" for item in changed[:MOST_NAMED])
+    more = f", and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+    return [f"{format_count(len(changed), 'text')} with parts that nobody speaks, which are dropped: {named}{more}."] if changed else []
+
+
 def limit_groups(items: Sequence[Item], most: int | None) -> list[Item]:
     """At most `most` items of each group, evenly picked, because the beginning of a file may be a single recording."""
     if most is None:
@@ -116,7 +129,8 @@ def _parse_item(key: str, row: Row, root: Path, speaker: str | None, reference: 
     text = row.get("text")
     if not isinstance(text, str) or not text.strip():
         raise UserError('the row has no text to speak; add "text" to it, or remove it')
-    if not normalize(text):
+    spoken = clean_text(text)
+    if not normalize(spoken.text):
         raise UserError(f"text {text!r} has no word in it; correct it, or remove the row")
     name = _parse_speaker(row, speaker)
     reference_text = row.get("ref_text") or None
@@ -124,12 +138,13 @@ def _parse_item(key: str, row: Row, root: Path, speaker: str | None, reference: 
         raise UserError(f"ref_text: expected the transcript of ref_audio as a text, found {reference_text!r}; correct it, or remove it")
     return Item(
         key=key,
-        text=text,
+        text=spoken.text,
         speaker=name,
         language=manifest.parse_language(str(row.get("language") or manifest.AUTO)),
         recording=_find_clip(root, row, "audio"),
         reference=_find_clip(root, row, "ref_audio") or reference,
         reference_text=reference_text,
+        unspoken=spoken.describe_removed(),
     )
 
 

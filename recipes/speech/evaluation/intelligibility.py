@@ -2,7 +2,8 @@
 
 Texts are compared after Whisper's normalisation (Radford et al. 2022, https://huggingface.co/papers/2212.04356, appendix C; whisper's own
 code), after two repairs of what it misreads (`word_errors.normalize`). For English it unifies spelling, numbers and contractions; for other
-languages it removes case and punctuation. Languages without spaces between words are compared character by character.
+languages it removes case and punctuation. Languages without spaces between words are compared character by character. Words in brackets may
+be spoken or not: the reading with fewer errors counts (`word_errors.list_readings`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import soxr
@@ -23,9 +24,12 @@ from overtone.data_prep.segmentation import vad
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 from overtone.data_prep.segmentation.vad import Region
 from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
-from overtone.data_prep.transcription.word_errors import normalize
+from overtone.data_prep.transcription.word_errors import list_readings, normalize
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
+
+if TYPE_CHECKING:
+    import jiwer
 
 RETRY_PAUSES = (0.3, 1.0)
 """Seconds of silence before a clip that is transcribed again."""
@@ -83,13 +87,14 @@ def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts |
     """The errors of a transcript; None if the expected text is empty after normalisation."""
     import jiwer
 
-    expected, transcript = normalize(expected, language), normalize(transcript, language)
-    if not expected:
+    by_word = _compare_words(expected, transcript, language)
+    if by_word is None:
         return None
-    by_word, by_character = jiwer.process_words(expected, transcript), jiwer.process_characters(expected, transcript)
+    expected, transcript = (" ".join(words) for (words,) in (by_word.references, by_word.hypotheses))
+    by_character = jiwer.process_characters(expected, transcript)
     return ErrorCounts(
         words=len(expected.split()),
-        wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions,
+        wrong_words=_count_wrong_words(by_word),
         characters=len(expected),
         wrong_characters=by_character.substitutions + by_character.deletions + by_character.insertions,
     )
@@ -97,17 +102,26 @@ def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts |
 
 def align_words(expected: str, transcript: str, language: str) -> list[AlignedWord]:
     """The words of both texts after normalisation, in the alignment that WER counts; empty if the expected text is."""
-    import jiwer
-
-    expected, transcript = normalize(expected, language), normalize(transcript, language)
-    if not expected:
+    found, aligned = _compare_words(expected, transcript, language), list[AlignedWord]()
+    if found is None:
         return []
-    found, aligned = jiwer.process_words(expected, transcript), list[AlignedWord]()
     for part in found.alignments[0]:
         right = found.references[0][part.ref_start_idx : part.ref_end_idx]
         own = found.hypotheses[0][part.hyp_start_idx : part.hyp_end_idx]
         aligned += [AlignedWord(*pair) for pair in zip_longest(right, own, fillvalue="")]
     return aligned
+
+
+def _compare_words(expected: str, transcript: str, language: str) -> jiwer.WordOutput | None:
+    """Compare with the reading of the expected text that has the fewest errors; None if it has no words."""
+    import jiwer
+
+    outputs = [jiwer.process_words(reading, normalize(transcript, language)) for reading in list_readings(expected, language)]
+    return min(outputs, key=_count_wrong_words, default=None)
+
+
+def _count_wrong_words(compared: jiwer.WordOutput) -> int:
+    return int(compared.substitutions + compared.deletions + compared.insertions)
 
 
 def transcripts_wer(transcripts: Iterable[tuple[str, str]], language: str) -> float:

@@ -173,8 +173,8 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], options: Evalua
 
 
 def describe_gaps(items: Sequence[Item]) -> list[str]:
-    """A note for each metric that cannot be measured with this data."""
-    notes = []
+    """A note for each metric that cannot be measured with this data, and for parts of the texts that are not spoken."""
+    notes = evaluation_items.describe_unspoken(items)
     without = sum(item.recording is None for item in items)
     if without:
         notes.append(f"{without} of {len(items)} texts have no recording to compare their duration with.")

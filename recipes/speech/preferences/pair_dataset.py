@@ -37,7 +37,6 @@ from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, SpokenRequest, VoiceFolder
 from overtone.recipes.speech.passages import split_request
 from overtone.recipes.speech.selection import voice_selection
-from overtone.recipes.speech.spoken_text import prepare_request
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from . import clip_decisions
@@ -94,7 +93,11 @@ def make_pairs(recipe: SpeechRecipe, model: Path, options: PairOptions) -> dict[
     voice_selection.check_recordings(items, rows, options.data)
     intelligibility.check_whisper(options.asr)
     scoring.check_clips(rows)
-    encoder, speaker_model, notes = voice_selection.choose_encoder(recipe, system, options.speaker_model)
+    notes = evaluation_items.describe_unspoken(items)
+    for note in notes:
+        print_line(note)
+    encoder, speaker_model, more = voice_selection.choose_encoder(recipe, system, options.speaker_model)
+    notes += more
     check_folder(options.out)
     lock = files.lock_folder(options.out)
     try:
@@ -155,8 +158,7 @@ def read_texts(options: PairOptions, rows: Sequence[Item], recipe: SpeechRecipe,
         systems.check_item(recipe, system, item)
         if trained is not None and item.speaker not in trained:
             raise UserError(f"speaker {item.speaker!r}: voice_dpo cannot train this voice; it can train {', '.join(trained)}")
-        request, _ = prepare_request(system.request(item), "the line")
-        if (passages := len(split_request(request, options.sampling.max_seconds))) > 1:
+        if (passages := len(split_request(system.request(item), options.sampling.max_seconds))) > 1:
             raise UserError(f"it would be spoken in {passages} passages, and a pair has one; split the line, or raise --max-seconds")
 
     try:
@@ -202,8 +204,7 @@ def describe_settings(
 
 def complete_item(exported: VoiceFolder, item: Item) -> SpeechRequest:
     """The request for an item as it is spoken."""
-    request, _ = prepare_request(System("", exported.folder, "named").request(item), "the line")
-    return exported.complete(request)
+    return exported.complete(System("", exported.folder, "named").request(item))
 
 
 def drop_repeated(exported: VoiceFolder, items: Sequence[Item]) -> list[Item]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from overtone.data_prep.audio.waveform import Samples
-from overtone.data_prep.transcription.word_errors import normalize
+from overtone.data_prep.transcription.word_errors import list_readings, normalize
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.evaluation import audio_measures, intelligibility, scoring, speaker_similarity
 from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
@@ -114,7 +114,7 @@ class SpeechJudge:
             ending=measure_ending(samples),
             ended=ended,
             expected_seconds=len(item.text) / self.rates[item.speaker],
-            repetition=measure_repetition(normalize(item.text, language).split(), normalize(said.text or "", language).split()),
+            repetition=measure_repetition(list_readings(item.text, language)[-1].split(), normalize(said.text or "", language).split()),
         )
 
     def check(self, item: Item) -> None:

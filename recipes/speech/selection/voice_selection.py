@@ -29,6 +29,7 @@ from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS,
 from overtone.recipes.speech.selection.candidates import VoiceCandidate
 from overtone.recipes.speech.selection.result_rendering import SelectionResult
 from overtone.recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
+from overtone.recipes.speech.spoken_text import clean_text
 from overtone.recipes.speech.text_inputs import read_lines
 
 STRENGTHS = (0.4, 0.7, 1.0)
@@ -133,7 +134,8 @@ def make_plan(recipe: SpeechRecipe, run: Path, options: SelectionOptions) -> Sel
     intelligibility.check_whisper(options.asr)
     scoring.check_clips(rows)
     encoder, speaker_model, more = choose_encoder(recipe, listed[-1].system, options.speaker_model)
-    return SelectionPlan(recipe, run, listed, texts, rows, encoder, [*notes, *texts.notes, *more], speaker_model, options)
+    notes = [*notes, *evaluation_items.describe_unspoken(texts.items), *texts.notes, *more]
+    return SelectionPlan(recipe, run, listed, texts, rows, encoder, notes, speaker_model, options)
 
 
 def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check: Check) -> list[Item]:
@@ -146,12 +148,14 @@ def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check:
         request = line.request
         if request.speaker is None:
             raise UserError(f"{line.place}: who speaks it? The data has {', '.join(sorted(known))}; give --speaker NAME")
-        if not normalize(request.text):
+        spoken = clean_text(request.text)
+        if not normalize(spoken.text):
             raise UserError(f"{line.place}: {request.text!r} has no word in it; correct or remove the line")
         name = manifest.parse_speaker(request.speaker)
         languages = {item.language for item in rows if item.speaker == name}
         language = request.language or (next(iter(languages)) if len(languages) == 1 else manifest.AUTO)
-        items.append(Item(f"text-{line.number:04d}", request.text, name, manifest.parse_language(language)))
+        language = manifest.parse_language(language)
+        items.append(Item(f"text-{line.number:04d}", spoken.text, name, language, unspoken=spoken.describe_removed()))
         try:
             check(items[-1])
         except UserError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
-from overtone.data_prep.transcription.word_errors import measure_clip_errors, normalize
+from overtone.data_prep.transcription.word_errors import list_readings, measure_clip_errors, normalize
 
 SECOND = MASTER_RATE
 HEARD = [
@@ -34,6 +34,26 @@ def test_unknown_errors_are_none() -> None:
 )
 def test_ellipses_are_no_words_and_typographic_apostrophes_equal_straight_ones(text: str, plain: str) -> None:
     assert normalize(text, "english") == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "readings"),
+    [
+        ("He left (at last) [again].", ["he left", "he left at last again"]),
+        ("[sigh] (applause)", []),
+        ("Hello.", ["hello"]),
+        ("...", []),
+    ],
+)
+@pytest.mark.parametrize("language", ["english", "german"])
+def test_words_in_brackets_are_read_or_not(text: str, readings: list[str], language: str) -> None:
+    assert list_readings(text, language) == readings
+
+
+@pytest.mark.parametrize(("said", "errors"), [("red green", 0.0), ("red", 0.0), ("red blue", 0.5)])
+def test_a_clip_may_say_what_is_in_brackets_or_not(said: str, errors: float) -> None:
+    heard = say(*((word, 1 + k / 4) for k, word in enumerate(said.split())))
+    assert measure_clip_errors("red (green)", 0, 3 * SECOND, heard, "english") == errors
 
 
 def say(*words: tuple[str, float]) -> list[TextUnit]:

@@ -29,10 +29,10 @@ def test_a_text_is_spoken_in_its_own_language_or_that_of_the_voice(processor: Te
     assert read(speaker="anna", language="auto") == "auto" and read(speaker="bert", language="en") == "english"
 
 
-def test_the_judge_gets_the_text_of_the_row_and_the_model_what_is_spoken(processor: TextProcessor) -> None:
+def test_model_and_judge_get_the_text_as_it_is_spoken(processor: TextProcessor) -> None:
     sample = read_row({"text": "Grüße 🙂 to you", "speaker": "Bert"}, processor)
     item = make_item(sample, "texts.jsonl:1", processor)
-    assert (item.text, item.speaker, item.key) == ("Grüße 🙂 to you", "bert", "texts.jsonl:1")
+    assert (item.text, item.speaker, item.key) == ("Grüße to you", "bert", "texts.jsonl:1")
     assert sample["prompt"].tolist() == read_row({"text": "Grüße to you", "speaker": "bert"}, processor)["prompt"].tolist()
 
 

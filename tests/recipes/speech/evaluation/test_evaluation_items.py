@@ -39,6 +39,15 @@ def test_rows_are_read_with_and_without_recordings(tmp_path: Path) -> None:
     assert items[1] == Item("eval-0002", "Bye.", "bert", "auto", None, tmp_path / "other.flac")
 
 
+def test_what_nobody_speaks_is_dropped_and_said(tmp_path: Path) -> None:
+    given = {"text": "See [the **page**](https://example.org/a) now 🙂", "speaker": "a"}, {"text": "Plain (or not).", "speaker": "a"}
+    items = read(write_rows(tmp_path, *given))
+    assert [item.text for item in items] == ["See the page now", "Plain (or not)."]
+    (note,) = evaluation_items.describe_unspoken(items)
+    assert note == "1 text with parts that nobody speaks, which are dropped: eval-0001 (1 emoji, 2 markup)."
+    assert evaluation_items.describe_unspoken(items[1:]) == []
+
+
 def test_the_speakers_are_those_of_all_rows(tmp_path: Path) -> None:
     files = [
         write_rows(tmp_path, {"speaker": " Anna "}, {"text": "Hello."}),

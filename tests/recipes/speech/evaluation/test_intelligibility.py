@@ -55,6 +55,15 @@ def test_a_text_that_is_empty_after_normalisation_has_no_errors() -> None:
     assert intelligibility.count_errors("(laughs)", "ha", "english") is None
 
 
+def test_words_in_brackets_may_be_spoken_or_not() -> None:
+    for transcript in ("He said (and meant it) yes.", "He said, and meant it, yes", "he said yes"):
+        errors = intelligibility.count_errors("He said (and meant it) yes.", transcript, "english")
+        assert errors is not None and errors.wrong_words == errors.wrong_characters == 0
+        assert errors.words == len(intelligibility.align_words("He said (and meant it) yes.", transcript, "english"))
+    errors = intelligibility.count_errors("He said (and meant it) yes.", "he said and met it yes", "english")
+    assert errors is not None and (errors.words, errors.wrong_words) == (6, 1)
+
+
 def test_shuffled_texts_raise_the_rate() -> None:
     right = [intelligibility.count_errors(text, text, "english") for text in TEXTS]
     shuffled = [intelligibility.count_errors(text, other, "english") for text, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)]
