@@ -58,6 +58,8 @@ def kept(run: Path) -> set[int]:
 # --- one process
 
 
+@pytest.mark.slow  # two processes generate, at the lowest priority
+@pytest.mark.ci
 def test_the_run_waits_for_its_measurements_and_the_best_is_exported(
     tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

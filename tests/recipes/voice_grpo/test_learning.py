@@ -57,6 +57,8 @@ class EvenCodesJudge:
         )
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("codebooks", "rise"), [(slice(0, 1), 0.2), (slice(1, 16), 0.03)], ids=["codebook 0", "codebooks 1 to 15, each a small part of it"]
 )
