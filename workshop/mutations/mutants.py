@@ -2123,9 +2123,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "an export loses the speakers that the base already had",
     ),
     Mutant(
+        "data_prep/transcription/word_errors.py",
+        'normalize(BRACKETS.sub(" ", text), language)',
+        "plain",
+        "tests/recipes/speech/evaluation/test_intelligibility.py::test_words_in_brackets_may_be_spoken_or_not",
+        "words in brackets count as wrong if they are spoken",
+    ),
+    Mutant(
         "recipes/speech/evaluation/intelligibility.py",
-        "wrong_words=by_word.substitutions + by_word.deletions + by_word.insertions",
-        "wrong_words=by_word.substitutions + by_word.deletions",
+        "return int(compared.substitutions + compared.deletions + compared.insertions)",
+        "return int(compared.substitutions + compared.deletions)",
         "tests/recipes/speech/evaluation/test_intelligibility.py::test_errors_equal_those_counted_by_hand",
         "WER does not count inserted words",
     ),
