@@ -65,8 +65,7 @@ def main(argv: list[str]) -> int:
 
 def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Sequence[CodecClip], seed: int) -> tuple[Any, list[EncodedClip]]:
     """The model with final codebooks and encoder and an initialized decoder, and the codes of the training clips."""
-    vectors = [torch.cat([clip.features.vectors(1.0) for clip in train])]
-    vectors.append(torch.cat([clip.features.vectors(gain) for clip, gain in zip(train, draw_gains(train, seed, 1), strict=True)]))
+    vectors = collect_vectors(train, seed)
     path = folder / "books.safetensors"
     if not path.is_file():
         codebooks.save(codebooks.fit_codebooks(torch.cat(vectors), seed), path)
@@ -82,6 +81,12 @@ def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Seque
         print_line(f"relative squared error on held-out clips: {found}")
         codec_model.write_folder(model, folder / "coder" / TOKENIZER)
     return model, encode_clips(folder, train, seed)
+
+
+def collect_vectors(clips: Sequence[CodecClip], seed: int) -> list[torch.Tensor]:
+    """The features [frames, features] from which the codebooks are made: of the clips at their own level, and at random ones."""
+    levels = [[1.0] * len(clips), draw_gains(clips, seed, 1)]
+    return [torch.cat([clip.features.vectors(gain) for clip, gain in zip(clips, gains, strict=True)]) for gains in levels]
 
 
 def encode_clips(folder: Path, clips: Sequence[CodecClip], seed: int) -> list[EncodedClip]:
