@@ -132,12 +132,14 @@ def describe_retries(clips: Sequence[ScoredClip]) -> list[str]:
 
 
 def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: ScoringModels) -> list[str]:
-    """A note for each system with clips that have no transcript or no similarity, or whose first transcript was unsure."""
+    """A note for each system with clips that have no transcript, no word or no similarity, or whose first transcript was unsure."""
     notes = []
     for name, clips in scored.items():
         failed = sum(clip.transcript is None for clip in clips) if models.asr is not None else 0
         if failed:
             notes.append(f"{name}: the transcription failed for {failed} of {len(clips)} clips, which are excluded.")
+        if wordless := sum(clip.transcript is not None and clip.errors is None for clip in clips):
+            notes.append(f'{name}: {wordless} of {len(clips)} texts have no word for the WER, as "(laughs)" or "Hmm", and are not in it.')
         notes += [f"{name}: {note}" for note in describe_retries(clips)]
         for encoder, _ in models.encoders:
             without = sum(clip.similarities[encoder.name] is None for clip in clips)

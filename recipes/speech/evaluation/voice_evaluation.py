@@ -110,6 +110,9 @@ def make_plan(recipe: SpeechRecipe, model: Path, options: EvaluationOptions) -> 
         speaking, notes = [*speaking, base], [note]
     speaking = systems.number_repeated(speaking)
     items = load_items(recipe, speaking, options)
+    for unspoken in evaluation_items.describe_unspoken(items):
+        print_line(unspoken)
+        notes.append(unspoken)
     if options.asr is not None:
         intelligibility.check_whisper(options.asr)
     scoring.check_clips(items)
@@ -173,8 +176,8 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], options: Evalua
 
 
 def describe_gaps(items: Sequence[Item]) -> list[str]:
-    """A note for each metric that cannot be measured with this data, and for parts of the texts that are not spoken."""
-    notes = evaluation_items.describe_unspoken(items)
+    """A note for each metric that cannot be measured with this data."""
+    notes = []
     without = sum(item.recording is None for item in items)
     if without:
         notes.append(f"{without} of {len(items)} texts have no recording to compare their duration with.")

@@ -83,6 +83,15 @@ def test_unsure_transcripts_are_counted(items: list[Item], models: scoring.Scori
     assert note.startswith("tuned: 2 of 3 first transcripts were unsure; each of these clips was transcribed at 3 places")
 
 
+def test_texts_without_a_word_are_counted(items: list[Item], models: scoring.ScoringModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring.intelligibility, "transcribe_clips", lambda *_: [Transcription("ha")])
+    monkeypatch.setattr(scoring.intelligibility, "choose_language", lambda *_: "english")
+    heard = replace(models, asr=Recognizer(None))
+    takes = [Take(replace(items[0], text=text), items[0].recording or Path(), True) for text in ("(laughs)", "Hmm.", "Yes (of course).")]
+    (note,) = scoring.describe_failures({"tuned": [scoring.score(take, heard, None) for take in takes]}, heard)
+    assert note == 'tuned: 2 of 3 texts have no word for the WER, as "(laughs)" or "Hmm", and are not in it.'
+
+
 def test_a_clip_is_not_compared_with_its_recording_and_its_reference(models: scoring.ScoringModels, items: list[Item]) -> None:
     ((_, voices),) = models.encoders
     own, other = items[0].recording, items[1].recording
