@@ -87,7 +87,6 @@ def words(folder: Path, run: Path) -> list[str]:
     return ["finetune/train.py", "--recipe", "voice_grpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
 
 
-@pytest.mark.ci
 def test_a_run_killed_in_the_middle_resumes_with_the_same_bits(folder: Path, tmp_path: Path) -> None:
     launch("cpu", 2, *words(folder, tmp_path / "whole"))
     with subprocess.Popen(
