@@ -97,6 +97,7 @@ def words(folder: Path, run: str) -> list[str]:
     return ["finetune/train.py", "--recipe", "llm_grpo", *(word for key, value in keys.items() for word in (f"--{key}", value))]
 
 
+@pytest.mark.ci
 def test_a_run_killed_in_the_middle_resumes_with_the_same_bits(tmp_path: Path) -> None:
     folder = write_inputs(tmp_path)
     launch("cpu", 2, *words(folder, "whole"))
