@@ -24,7 +24,7 @@ from overtone.recipes.speech.dataset_row_checks import check_is_speech, check_te
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.speech.passages import split_request
-from overtone.recipes.speech.spoken_text import prepare_request
+from overtone.recipes.speech.spoken_text import clean_text
 
 from .options import Options
 
@@ -53,17 +53,16 @@ def read_row(row: Row, processor: TextProcessor) -> Sample:
     spoken or judged."""
     speech, options = processor.speech, processor.options
     check_is_speech(row, "voice_grpo")
-    text, speaker = check_text(row.get("text")), sequence_layout.find_speaker_index(row, speech)
+    text, speaker = clean_text(check_text(row.get("text"))).text, sequence_layout.find_speaker_index(row, speech)
     language = sequence_layout.find_language({"language": find_language_name(row, processor, speaker)}, speech.ids)
     if not normalize(text, language or "english"):  # strict without a language, since English also drops "hmm"
         raise UserError(f"text {text!r:.60} has no word to count errors of; correct or remove the row")
-    request, _ = prepare_request(SpeechRequest(text, processor.speakers[speaker]), "the row")
-    if (passages := len(split_request(request, options.max_seconds))) > 1:
+    if (passages := len(split_request(SpeechRequest(text, processor.speakers[speaker]), options.max_seconds))) > 1:
         raise UserError(
             f"it would be spoken in {passages} passages, and a clip has one; split the row, or raise options.max_seconds: "
             f"{options.max_seconds:g}"
         )
-    prompt = sequence_layout.tokenize_text(request.text, speech)
+    prompt = sequence_layout.tokenize_text(text, speech)
     clip = measure_positions(len(prompt), language is not None, options)
     if clip > speech.ids.positions:
         raise UserError(
@@ -72,7 +71,7 @@ def read_row(row: Row, processor: TextProcessor) -> Sample:
         )
     return {
         "prompt": torch.tensor(prompt),
-        "text": torch.frombuffer(bytearray(request.text.encode()), dtype=torch.uint8),
+        "text": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8),
         "speaker": torch.tensor(speaker),
         "language": torch.tensor(AUTOMATIC if language is None else speech.ids.languages[language]),
         "positions": torch.tensor(options.group * clip),

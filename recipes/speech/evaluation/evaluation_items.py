@@ -20,8 +20,8 @@ ItemT = TypeVar("ItemT")
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
 """Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""
 
-
 MOST_NAMED = 3
+"""Texts that a note names; the others are counted."""
 HOW_TO_MAKE_ROWS = "`overtone voice RECORDINGS --out FOLDER` makes some"
 """Advice for a file that is missing or empty."""
 

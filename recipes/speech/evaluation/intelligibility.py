@@ -116,7 +116,8 @@ def _compare_words(expected: str, transcript: str, language: str) -> jiwer.WordO
     """Compare with the reading of the expected text that has the fewest errors; None if it has no words."""
     import jiwer
 
-    outputs = [jiwer.process_words(reading, normalize(transcript, language)) for reading in list_readings(expected, language)]
+    transcript = normalize(transcript, language)
+    outputs = [jiwer.process_words(reading, transcript) for reading in list_readings(expected, language)]
     return min(outputs, key=_count_wrong_words, default=None)
 
 

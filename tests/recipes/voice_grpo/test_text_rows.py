@@ -36,6 +36,12 @@ def test_model_and_judge_get_the_text_as_it_is_spoken(processor: TextProcessor) 
     assert sample["prompt"].tolist() == read_row({"text": "Grüße to you", "speaker": "bert"}, processor)["prompt"].tolist()
 
 
+def test_the_words_of_a_link_can_be_judged(processor: TextProcessor) -> None:
+    """Whisper's normalisation drops what is in brackets, so the words are those of the text as it is spoken."""
+    sample = read_row({"text": "[Good day](https://example.org)", "speaker": "bert"}, processor)
+    assert make_item(sample, "texts.jsonl:1", processor).text == "Good day"
+
+
 def test_only_one_voice_needs_no_name(processor: TextProcessor) -> None:
     with pytest.raises(UserError, match="speaker"):
         read_row({"text": "Good day."}, processor)

@@ -38,6 +38,13 @@ def test_lines_of_a_file_are_for_the_speaker_of_the_data(tmp_path: Path) -> None
     assert {item.speaker for item in read_text_file(file, both, "Bert", lambda _: None)} == {"bert"}
 
 
+def test_lines_are_read_as_they_are_spoken(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("Plain.\nSee **this** 🙂 now.\n")
+    found = read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, lambda _: None)
+    assert [(item.text, item.unspoken) for item in found] == [("Plain.", ""), ("See this now.", "1 emoji, 1 markup")]
+
+
 def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("Good morning.\n?!\n")
