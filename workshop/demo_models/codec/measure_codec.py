@@ -80,8 +80,12 @@ def measure_codec(codec: Path, corpus: Path, sentences: int, measures: dict[str,
 
 def reconstruct(tokenizer: Any, wave: Samples) -> Samples:
     """Encode and decode samples [n] at 24 kHz."""
-    codes = encode_clips(tokenizer, [wave])[0]
-    waves, _ = tokenizer.decode([{"audio_codes": torch.from_numpy(codes.astype(np.int64))}])
+    return decode(tokenizer, torch.from_numpy(encode_clips(tokenizer, [wave])[0].astype(np.int64)))
+
+
+def decode(tokenizer: Any, codes: torch.Tensor) -> Samples:
+    """Decode codes [frames, 16] int64 of one clip."""
+    waves, _ = tokenizer.decode([{"audio_codes": codes}])
     return np.asarray(waves[0], dtype=np.float32)
 
 

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import torch
 from torch import Tensor
 
 from overtone.data_prep.audio.librosa_import import import_librosa
-from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from workshop.demo_models import recognizers
-from workshop.demo_models.codec import encoder_training, pack_codec, train_codec
+from workshop.demo_models.codec import encoder_training, measure_codec, pack_codec, train_codec
 from workshop.demo_models.codec.codebooks import Codebooks, fit_codebooks
 from workshop.demo_models.codec.frame_features import BANDS, FFT, FLOOR, HOP, SPECTRA, WINDOW, make_mel_filters
 from workshop.demo_models.codec.training_clips import CodecClip, make_clip
@@ -76,15 +77,13 @@ def restore_codebooks(tokenizer: Any, clips: Sequence[CodecClip], seed: int = 0)
 def speak_stages(tokenizer: Any, books: Codebooks, clips: Sequence[CodecClip]) -> dict[str, list[Samples]]:
     """Stage → the clips as they sound after it."""
     exact = [books.encode(books.project(clip.features.vectors(1.0))) for clip in clips]
-    encoded = [tokenizer.encode(clip.wave, sr=24000).audio_codes[0].long() for clip in clips]
+    encoded = [tokenizer.encode(clip.wave, sr=MASTER_RATE).audio_codes[0].long() for clip in clips]
 
     def vocode(codes: Tensor) -> Samples:
         spectra = (books.decode(codes) @ books.axes + books.mean)[:, : SPECTRA * BANDS]
         return run_griffin_lim(spectra.reshape(-1, BANDS))
 
-    def decode(codes: Tensor) -> Samples:
-        return np.asarray(tokenizer.decode([{"audio_codes": codes}])[0][0], np.float32)
-
+    decode = partial(measure_codec.decode, tokenizer)
     spoken: dict[str, tuple[Callable[[Tensor], Samples], list[Tensor]]] = {
         "exact features": (run_griffin_lim, [clip.features.log_mel(1.0) for clip in clips]),
         "exact codes": (vocode, exact),
