@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--sentences {options.sentences}: must be at least 1")
     measures = recognizers.load_recognizers(options.asr)
     tokenizer = load_codec(find_codec(pack_codec.NAME), "cpu")
-    books = restore_codebooks(tokenizer, train_codec.load_clips(options.corpus, "train", train_codec.PER_VOICE))
+    books = restore_codebooks(tokenizer, train_codec.load_clips(options.corpus, "train", train_codec.CODEBOOK_CLIPS))
     texts = make_new_voice.list_choosing_sentences(count=options.sentences)
     clips = [make_clip(np.asarray(speak(NEW_VOICE, text), np.float32), text, NEW_VOICE.name) for text in texts]
     stages = speak_stages(tokenizer, books, clips)
