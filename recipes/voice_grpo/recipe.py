@@ -37,7 +37,9 @@ from overtone.recipes.qwen3_tts.model.base_voices import (
 from overtone.recipes.qwen3_tts.model.clip_scores import score_codes
 from overtone.recipes.qwen3_tts.model.modeling import LORA_TARGETS
 from overtone.recipes.qwen3_tts.model.sequence_layout import TokenIds, find_language, make_dummy_sample
+from overtone.recipes.speech.dataset_row_checks import check_text
 from overtone.recipes.speech.dataset_speakers import visit_speakers
+from overtone.recipes.speech.spoken_text import SpokenText, clean_text, describe_total
 from overtone.recipes.speech.training_files import describe_training_files, list_training_files
 from overtone.recipes.speech.voices_json_content import describe_base
 
@@ -71,29 +73,36 @@ def load(config: Config[Options]) -> Loaded[TextProcessor]:
         rewards=options.rewards.model_dump(),
         judge=digest_judge(options.judge, recordings),
     )
-    loaded = load_speaking_model(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows))
+    loaded = load_speaking_model(options, config.model.lora, base, voices, read_speaker_vectors(base, voices.rows), texts.unspoken)
     return replace(loaded.with_processor(make_processor(base, voices, options)), state=state)
 
 
 def describe_texts(data: Data, voices: BaseVoices) -> TextData:
     """Return the texts in `data.train`; the only voice of the base speaks rows without a speaker. Raises `UserError` for a speaker that the
-    base lacks, and with file and line for a row without a speaker if it has several, or of an unknown language."""
-    texts, languages, ids = Counter[str](), set[str](), TokenIds.from_config(voices.config)
+    base lacks, and with file and line for a row without a text, without a speaker if the base has several, or of an unknown language."""
+    texts, languages, ids, changed = Counter[str](), set[str](), TokenIds.from_config(voices.config), list[SpokenText]()
     own = {speaker.name: speaker.language for speaker in voices.speakers}
 
     def add_row(_: Path, name: str, row: Row) -> None:
         texts[name] += 1
         languages.add(find_language({"language": row.get("language") or own.get(name)}, ids) or manifest.AUTO)
+        if (spoken := clean_text(check_text(row.get("text")))).removed:
+            changed.append(spoken)
 
     visit_speakers(data, "voice_grpo", next(iter(own)) if len(own) == 1 else None, add_row)
     require_voices(voices, texts, "texts")
     name, sha256 = describe_training_files(list_training_files(data))
-    return TextData(name=name, sha256=sha256, texts=dict(sorted(texts.items())), languages=sorted(languages))
+    return TextData(
+        name=name, sha256=sha256, texts=dict(sorted(texts.items())), languages=sorted(languages), unspoken=describe_total(changed)
+    )
 
 
-def load_speaking_model(options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor) -> Loaded[None]:
-    """The model with the bounds of its loss."""
-    remarks = (describe_rollouts(options), describe_reference(options, lora is not None))
+def load_speaking_model(
+    options: Options, lora: Lora | None, base: Path, voices: BaseVoices, vectors: Tensor, unspoken: str
+) -> Loaded[None]:
+    """The model with the bounds of its loss. `unspoken`: what was dropped from the texts."""
+    dropped = f"the texts are spoken without {unspoken}" if unspoken else ""
+    remarks = (describe_rollouts(options), describe_reference(options, lora is not None), dropped)
     loaded = load_voices(base, voices, vectors, lora, remarks)
     attach_bounds(loaded.model, options)
     return loaded
@@ -112,7 +121,8 @@ def sketch(config: Config[Options]) -> Sketch[TextProcessor]:
     base, options = resolve_source(config.model.source, config.model.revision), config.options
     voices = read_base_voices(base)
     ids = TokenIds.from_config(voices.config)
-    read_recordings(options.judge, describe_texts(config.data, voices).texts)
+    texts = describe_texts(config.data, voices)
+    read_recordings(options.judge, texts.texts)
     with limit_construction(base):
         vectors = torch.zeros(len(voices.speakers), voices.hidden_size)
 
@@ -121,7 +131,7 @@ def sketch(config: Config[Options]) -> Sketch[TextProcessor]:
         added = {REFERENCE: torch.zeros(batch.targets[MISMATCH])} if needs_reference(options) else {}
         return replace(batch, tensors={**batch.tensors, **added})
 
-    loaded = load_speaking_model(options, config.model.lora, base, voices, vectors)
+    loaded = load_speaking_model(options, config.model.lora, base, voices, vectors, texts.unspoken)
     return Sketch(loaded=loaded, batch=make_batch, processor=partial(make_processor, base, voices, options))
 
 

@@ -20,6 +20,8 @@ class TextData(JsonPart):
     """Speaker → number of texts; the other voices of the base stay as they are."""
     languages: list[str]
     """Languages in which they are spoken, in order."""
+    unspoken: str = ""
+    """The parts of the texts that are dropped, as in `2 emoji from 1 text`."""
 
 
 class VoicePolicyState(VoiceCloneState):
@@ -43,7 +45,9 @@ class VoicePolicyState(VoiceCloneState):
         """Implements `VoiceCloneState`."""
         found, weights = self.texts, ", ".join(f"{name} {weight:g}" for name, weight in self.rewards.items() if weight)
         counts = ", ".join(f"{name} {count}" for name, count in found.texts.items())
+        without = f", without {found.unspoken}" if found.unspoken else ""
         return (
-            f"Rewards for its own speech: texts of `{found.name}` ({counts}), SHA-256 `{found.sha256}`. Objective: {self.objective}, "
-            f"groups of {self.group}. Weights of the reward: {weights}; similarity by {self.judge['speaker_model_name']}."
+            f"Rewards for its own speech: texts of `{found.name}` ({counts}){without}, SHA-256 `{found.sha256}`. "
+            f"Objective: {self.objective}, groups of {self.group}. Weights of the reward: {weights}; "
+            f"similarity by {self.judge['speaker_model_name']}."
         )

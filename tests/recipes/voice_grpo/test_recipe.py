@@ -107,6 +107,20 @@ def test_an_export_keeps_all_voices_and_says_what_was_rewarded(exported: Path, r
     assert RECIPE.load(configure(tmp_path / "rewarded", recordings, tmp_path)).state.as_json()["group"] == 3, "it is a base again"
 
 
+def test_what_is_dropped_from_the_texts_is_counted_in_the_terminal_and_in_the_model_card(
+    exported: Path, recordings: Path, tmp_path: Path
+) -> None:
+    config = configure(exported, recordings, tmp_path)
+    rows = [{"text": text, "speaker": "anna"} for text in ("Who is **there**? 🙂", "Good day. 🙂", "It is late.")]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loaded = RECIPE.load(config)
+    assert RECIPE.sketch is not None
+    for remarks in (loaded.remarks, RECIPE.sketch(config).loaded.remarks):
+        assert remarks[-1] == "the texts are spoken without 2 emoji, 1 markup from 2 texts"
+    card = " ".join(RECIPE.export(loaded.base, loaded.state, loaded.buffers, "custom_voice").files["README.md"].decode().split())
+    assert "texts.jsonl` (anna 3), without 2 emoji, 1 markup from 2 texts, SHA-256" in card
+
+
 def test_a_speaker_of_no_voice_is_refused(exported: Path, recordings: Path, tmp_path: Path) -> None:
     config = configure(exported, recordings, tmp_path)
     (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "Who is there?", "speaker": "carl"}) + "\n")

@@ -22,7 +22,7 @@ def test_it_is_that_of_the_loaded_modules(exported: Path, fresh: Ready, tmp_path
     asr, vectors = write_babbler(tmp_path / "babbler.pt"), fresh.loaded.buffers["speaker_vectors"]
     options = Options(group=2, rollout_batch=4, judge=ClipJudge(asr=str(asr)))
     voices = read_base_voices(exported)
-    loaded = recipe.load_speaking_model(options, None, exported, voices, vectors)
+    loaded = recipe.load_speaking_model(options, None, exported, voices, vectors, "")
     generator = ClipGenerator(exported, voices.config, vectors, torch.float32, torch.device("cpu"), 4)
     generator.update_weights(fresh.model.named_parameters())
     generator.generate([ClipRequest([1, 2, 3, 4], 0, None, 0)], 8)
