@@ -214,7 +214,6 @@ def test_after_kill_9_measurements_are_not_repeated_and_the_choice_is_the_same(t
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_a_stop_while_the_run_waits_is_a_stop_and_the_same_command_measures_the_rest(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = arguments(tmp_path, run)
