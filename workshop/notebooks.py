@@ -85,9 +85,9 @@ def shorten(lines: list[str]) -> list[str]:
 
 
 def hide_paths(text: str, home: Path) -> str:
-    """The text with the paths in `home`, in an environment and in the repository made relative."""
+    """The text with the paths in `home`, in an environment and in the repository made relative, and the user's folder as `~`."""
     text = text.replace(f"{home}/", "").replace(str(home), ".")
-    return re.sub(rf"{re.escape(str(ROOT))}/\.venv[\w-]*/bin/", "", text).replace(f"{ROOT}/", "")
+    return re.sub(rf"{re.escape(str(ROOT))}/\.venv[\w-]*/bin/", "", text).replace(f"{ROOT}/", "").replace(f"{Path.home()}/", "~/")
 
 
 if __name__ == "__main__":

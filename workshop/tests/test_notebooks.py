@@ -72,7 +72,7 @@ def test_its_links_lead_to_pages(name: str) -> None:
 
 def test_paths_and_sounds_are_left_out(tmp_path: Path) -> None:
     stream = {"output_type": "stream", "name": "stdout", "text": [f"{tmp_path}/runs/me\n", f"{ROOT}/.venv-chat/bin/overtone chat\n"]}
-    more = {"output_type": "stream", "name": "stdout", "text": ["end\n"]}
+    more = {"output_type": "stream", "name": "stdout", "text": [f"{Path.home()}/.cache/overtone\n"]}
     bar = {"output_type": "stream", "name": "stderr", "text": ["100%"]}
     player = {"output_type": "execute_result", "data": {"text/plain": ["Speech"], "text/html": "x" * 50_000}, "metadata": {}}
     given = {
@@ -81,7 +81,7 @@ def test_paths_and_sounds_are_left_out(tmp_path: Path) -> None:
     }
     (cell,) = json.loads(notebooks.clean(json.dumps(given), tmp_path))["cells"]
     printed, shown = cell["outputs"]
-    assert printed["text"] == ["runs/me\n", "overtone chat\n", "end\n"] and shown["data"] == {"text/plain": ["Speech"]}
+    assert printed["text"] == ["runs/me\n", "overtone chat\n", "~/.cache/overtone\n"] and shown["data"] == {"text/plain": ["Speech"]}
     assert cell["id"] == "cell-0"
 
 
