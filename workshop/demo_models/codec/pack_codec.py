@@ -102,8 +102,8 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 | speaker identified by discriminants | {accuracy["originals"]:.1%} of originals, {accuracy["reconstructions"]:.1%} of reconstructions |
 {word_errors}
 
-whisper-demo-en is a small recognizer that we trained on these voices and on output of this codec (other sentences); a released Whisper has
-higher rates. pocketsphinx, restricted to the demo's grammar, was trained on neither.
+whisper-demo-en is a small recognizer that we trained on these voices and on output of an earlier version of this codec (other sentences); a
+released Whisper has higher rates. pocketsphinx, restricted to the demo's grammar, was trained on neither.
 
 Made by `python -m workshop.demo_models.codec.train_codec`, measured and packed by
 `python -m workshop.demo_models.codec.pack_codec`, from speech of Debian's flite, festival and
