@@ -48,7 +48,7 @@ def voice(fresh: Any, export: Any, nano: Path, tmp_path_factory: pytest.TempPath
 def test_rows_are_evaluated_into_three_files(
     voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = voice(tmp_path / "all", *ROWS, NEW)
+    command = voice(tmp_path / "all", *ROWS, {**NEW, "text": f"{NEW['text']} 🙂"})
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     seen = write_corpus(tmp_path / "seen", [ROWS[0], {**ROWS[0], "text": "Boats, boats."}]).train
     assert verbs.main([*command, "--base", str(nano), "--codec", str(nano), "--seen", str(seen)]) == 0
@@ -67,11 +67,13 @@ def test_rows_are_evaluated_into_three_files(
         "no --asr was given" in notes
         and "1 of 4 texts have no recording" in notes
         and "Similarity by an independent encoder was not measured: run `pip install" in notes
+        and "1 text with parts that nobody speaks, which are dropped: " in notes
     )
     assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 3 + 4 + 4
     assert "| me | 2 |" in (out / "evaluation.md").read_text()
     shown = capsys.readouterr().out
     assert "me: 4 of 4 texts spoken" in shown and "through the codec: 3 of 3 recordings decoded" in shown
+    assert "(1 emoji)." in shown
 
 
 def test_an_installed_encoder_is_the_default(voice: Voice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,15 +254,17 @@ def test_equal_lines_give_one_pair(words: list[str], tmp_path: Path, monkeypatch
     rows = make(words, tmp_path / "once")
     texts = pair_fixtures.LINES.split("\n")[:2]
     lines = [{"text": text, **more} for text in texts for more in ({}, {"speaker": "Anna"})]
+    lines[1]["text"] += " 🙂"  # which nobody speaks
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     own = list(words)
     own[own.index("--texts") + 1] = str(tmp_path / "lines.jsonl")
     capsys.readouterr()
     again = make(own, tmp_path / "twice")
     assert [row["chosen_codes"] for row in again] == [row["chosen_codes"] for row in rows] and len(heard) == 12
-    assert "2 of 4 lines repeat an earlier one and were left out" in capsys.readouterr().out
-    summary = json.loads((tmp_path / "twice" / "summary.json").read_text())
-    assert summary["texts"] == 2 and any(note.startswith("2 of 4 lines repeat") for note in summary["notes"])
+    printed, summary = capsys.readouterr().out, json.loads((tmp_path / "twice" / "summary.json").read_text())
+    dropped, repeated = (next(note for note in summary["notes"] if part in note) for part in ("nobody speaks", "repeat"))
+    assert dropped.startswith("1 text with parts that nobody speaks, which are dropped: ") and dropped in printed
+    assert repeated.startswith("2 of 4 lines repeat an earlier one and were left out") and repeated in printed and summary["texts"] == 2
 
 
 @pytest.mark.slow
