@@ -1,6 +1,6 @@
 """The speech recognizers that measure word error rates of the demo models: Whisper models by name, and pocketsphinx.
 
-whisper-demo-en was also trained on output of codec-demo, as a real Whisper was trained on compressed speech; pocketsphinx was not.
+whisper-demo-en was also trained on output of an earlier codec-demo, as a real Whisper was on compressed speech; pocketsphinx was not.
 """
 
 from __future__ import annotations

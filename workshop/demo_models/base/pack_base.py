@@ -63,9 +63,10 @@ flite's rms, but on clips of rms that were resampled to a vocal tract a fifth an
 | the same after codec-demo, the lower bound | {codec} |
 | speech of this model, the voice cloned from another clip | {cloned} |
 
-WER per voice with whisper-demo-en: {by_voice}. Speech without an end: {runaways} of {texts}. whisper-demo-en is a small recognizer that we
-trained on these voices and on output of codec-demo; a released Whisper has higher WERs. pocketsphinx, restricted to the demo's grammar, was
-trained neither on that nor on these voices; it hardly understands espeak's.
+WER per voice with whisper-demo-en: {by_voice}. Speech without an end: {runaways} of {texts}.
+
+whisper-demo-en is a small recognizer that we trained on these voices and on output of an earlier codec-demo; a released Whisper has higher
+WERs. pocketsphinx, restricted to the demo's grammar, was trained neither on that nor on these voices; it hardly understands espeak's.
 
 Grammar, training and measurement: `workshop/demo_models`. Licence: Apache-2.0.
 """

@@ -105,7 +105,7 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 whisper-demo-en is a small recognizer that we trained on these voices and on output of an earlier version of this codec (other sentences); a
 released Whisper has higher rates. pocketsphinx, restricted to the demo's grammar, was trained on neither.
 
-Made by `python -m workshop.demo_models.codec.train_codec`, measured and packed by
+Trained as `workshop/demo_models/README.md` describes, measured and packed by
 `python -m workshop.demo_models.codec.pack_codec`, from speech of Debian's flite, festival and
 espeak-ng (licences: `workshop/demo_models/README.md`). Licence: Apache-2.0.
 """

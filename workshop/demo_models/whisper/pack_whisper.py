@@ -29,7 +29,7 @@ CARD = """# whisper-demo-en
 
 A Whisper with {state} channels, {encoder} encoder and {decoder} decoder layers in the format of openai-whisper, trained from scratch on
 speech of Debian's open-source synthesizers (flite: slt, awb, kal16, rms; festival: ked; espeak-ng: en-us, en-us+f3) and on its
-reconstruction by codec-demo, in the last run for {steps} steps. It knows these voices.
+reconstruction by an earlier codec-demo, in the last run for {steps} steps. It knows these voices.
 
 Grammar, training and measurement: `workshop/demo_models`. Apache-2.0.
 
