@@ -32,7 +32,7 @@ from workshop.demo_models.codec.decoder_training import EncodedClip
 from workshop.demo_models.codec.training_clips import CodecClip, draw_gains, make_clip
 from workshop.demo_models.corpus.grammar import Split
 from workshop.demo_models.corpus.make_corpus import FOLDER as CORPUS
-from workshop.demo_models.corpus.make_corpus import read_corpus, select_first
+from workshop.demo_models.corpus.make_corpus import read_corpus, select_first, take_first
 
 FOLDER = Path("runs/studio/codec")
 PER_VOICE, HELD_OUT = 500, 8
@@ -58,19 +58,16 @@ def main(argv: list[str]) -> int:
     if options.wave_steps < 1:
         raise UserError(f"--wave-steps {options.wave_steps}: must be at least 1")
     train = load_clips(options.corpus, "train", PER_VOICE)
-    of_codebooks, held_out = load_clips(options.corpus, "train", CODEBOOK_CLIPS), load_clips(options.corpus, "held_out", HELD_OUT)
-    model, coded = train_encoder_side(options.folder, of_codebooks, train, held_out, options.seed)
+    model, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
     decoder_training.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
     decoder_training.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
     print_line(f"next: python -m workshop.demo_models.codec.pack_codec {options.folder}")
     return 0
 
 
-def train_encoder_side(
-    folder: Path, of_codebooks: Sequence[CodecClip], train: Sequence[CodecClip], held_out: Sequence[CodecClip], seed: int
-) -> tuple[Any, list[EncodedClip]]:
+def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Sequence[CodecClip], seed: int) -> tuple[Any, list[EncodedClip]]:
     """The model with final codebooks and encoder and an initialized decoder, and the codes of the training clips."""
-    vectors = collect_vectors(of_codebooks, seed)
+    vectors = collect_vectors(take_first(train, lambda clip: clip.voice, CODEBOOK_CLIPS), seed)
     path = folder / "books.safetensors"
     if not path.is_file():
         codebooks.save(codebooks.fit_codebooks(torch.cat(vectors), seed), path)

@@ -16,13 +16,13 @@ import os
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import soundfile
 
@@ -34,6 +34,7 @@ from workshop.demo_models.corpus import grammar
 from workshop.demo_models.corpus.closed_form_speaker_encoder import resample_voice
 from workshop.demo_models.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice, list_phones, speak
 
+ItemT = TypeVar("ItemT")
 FOLDER = Path("runs/studio/corpus")
 Split = Literal["train", "held_out", "more", "sizes", "words", "alone"]
 """Training sentences, and held-out sentences; for the base also: more sentences, sentences in resampled voices, random words, and single
@@ -174,12 +175,18 @@ def _sum_seconds(rows: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
 
 def select_first(rows: Iterable[dict[str, Any]], split: Split, count: int) -> list[dict[str, Any]]:
     """The first `count` rows of each speaker in a split."""
+    return take_first((row for row in rows if row["split"] == split), lambda row: row["speaker"], count)
+
+
+def take_first(items: Iterable[ItemT], find_speaker: Callable[[ItemT], str], count: int) -> list[ItemT]:
+    """The first `count` items of each speaker, in their order."""
     taken: Counter[str] = Counter()
     found = []
-    for row in rows:
-        if row["split"] == split and taken[row["speaker"]] < count:
-            taken[row["speaker"]] += 1
-            found.append(row)
+    for item in items:
+        speaker = find_speaker(item)
+        if taken[speaker] < count:
+            taken[speaker] += 1
+            found.append(item)
     return found
 
 

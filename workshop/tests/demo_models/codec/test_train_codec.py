@@ -13,7 +13,7 @@ import soundfile
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
-from workshop.demo_models.codec import measure_codec, pack_codec, train_codec
+from workshop.demo_models.codec import measure_codec, measure_losses, pack_codec, train_codec
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_zero_steps_and_a_missing_corpus_are_refused(tmp_path: Path, corpus: Pat
 def test_training_gives_a_codec_whose_codes_do_not_change_with_the_decoder(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: Callable[..., np.ndarray]
 ) -> None:
-    for name, steps in (("ENCODER_STEPS", 20), ("FRONT_STEPS", 10)):
+    for name, steps in (("ENCODER_STEPS", 20), ("FRONT_STEPS", 10), ("CODEBOOK_CLIPS", 4)):
         monkeypatch.setattr(train_codec, name, steps)
     folder, corpus = tmp_path / "run", str(corpus)
     assert train_codec.main([str(folder), "--corpus", corpus, "--wave-steps", "2"]) == 0
@@ -56,5 +56,6 @@ def test_training_gives_a_codec_whose_codes_do_not_change_with_the_decoder(
     clip = sound(140, 1.5, 3)
     codes = encode_clips(final, [clip])[0]
     assert np.array_equal(codes, encode_clips(coder, [clip])[0])
+    measure_losses.restore_codebooks(final, train_codec.load_clips(Path(corpus), "train", 4))  # raises unless they are of these clips
     assert measure_codec.reconstruct(final, clip).shape == (len(codes) * 1920,)
     assert "decoder after 2 steps" in (demo_models.folder_of("codec-demo") / "README.md").read_text()
