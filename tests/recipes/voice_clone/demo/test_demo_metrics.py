@@ -133,6 +133,12 @@ def test_the_wer_of_a_released_recognizer_stands_beside_our_own() -> None:
     assert found.to_json()["released_judge"] == "tiny.en.pt" and found.to_json()["systems"]["after"]["released_wer"] == 0.436
 
 
+def test_a_word_error_rate_is_not_rounded_before_the_table_rounds_it(tmp_path: Path) -> None:
+    said = ["boat"] * 346
+    clip = ComparisonClip(" ".join(said), " ".join([*said[:-5], *["goat"] * 5]), tmp_path / "a.flac", tmp_path / "real.flac")
+    assert f"{demo_metrics.compute_word_error_rate([clip], 0):.1%}" == "1.4%", "5 of 346"
+
+
 def test_another_recognizer_transcribes_every_clip_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_metrics, "read_clip", lambda path: path)
     monkeypatch.setattr(intelligibility, "transcribe", lambda recognizer, clip, language: Transcription(f"{recognizer} {clip} {language}"))
