@@ -23,6 +23,7 @@ def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> No
     words = {stage: " ".join(command) for stage, command in stages.items()}
     assert "-m overtone voice" in words["voice"] and "-m overtone codes" in words["codes"]
     assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe voice_clone" in words["train"]
+    assert "--strength 0.6" in words["export"]
     assert "-m overtone export" in words["export"] and "-m overtone generate" in words["generate"]
     assert f"--data.train {tmp_path / 'data' / 'train.shifted.jsonl'}" in words["train"] and "--time-shifts 7" in words["codes"]
     assert "--run.seed 0" in words["train"] and "--run.seed 3" in " ".join(pipeline.build_commands(tmp_path, 3)["train"])
