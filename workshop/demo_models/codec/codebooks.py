@@ -47,6 +47,10 @@ class Codebooks:
         """[frames, features] → coordinates [frames, WIDTH]."""
         return (vectors - self.mean) @ self.axes.T
 
+    def restore(self, coordinates: Tensor) -> Tensor:
+        """Coordinates […, WIDTH] → the features […, features] that they hold."""
+        return coordinates @ self.axes + self.mean
+
     def encode(self, coordinates: Tensor) -> Tensor:
         """Coordinates [frames, WIDTH] → codes [frames, 16] int64: the nearest entries."""
         coarse = coordinates.clone()
@@ -58,8 +62,8 @@ class Codebooks:
         return torch.stack(found, dim=1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes [frames, 16] → [frames, WIDTH]: the sum of the acoustic entries."""
-        return torch.stack([book[codes[:, 1 + index]] for index, book in enumerate(self.acoustic)]).sum(0)
+        """Codes […, 16] → […, WIDTH]: the sum of the acoustic entries."""
+        return torch.stack([book[codes[..., 1 + index]] for index, book in enumerate(self.acoustic)]).sum(0)
 
 
 def _find_nearest(points: Tensor, book: Tensor) -> Tensor:

@@ -1,10 +1,14 @@
 """Training of the decoder in two parts: first from codes to spectra and pitch at 100 Hz, which is cheap, then from codes to audio.
 
+The audio is 20 ms late: a causal decoder cannot know the end of a frame, where the window of the frame's last spectrum has faded out,
+before the next codes.
+
 The second part starts from the weights of the first. Without the first part, it needs ten times as many steps for the same loss.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +24,20 @@ from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 from workshop.demo_models.resumable_training import Schedule, train_parameters
 
-from .codebooks import WIDTH
+from .codebooks import WIDTH, Codebooks
 from .codec_model import decode_frames, generate_wave, upsample_frames
-from .frame_features import BANDS, LOWEST_HZ, PITCHES, SPECTRA, USUAL_LOG_HZ, FrameFeatures
+from .frame_features import (
+    BANDS,
+    FLOOR,
+    HOP,
+    LOWEST_HZ,
+    PITCHES,
+    SPECTRA,
+    USUAL_LOG_HZ,
+    FrameFeatures,
+    compute_mel_power,
+    slice_spectra,
+)
 from .training_clips import CodecClip, slice_features
 
 FRONT_CLIPS, FRONT_FRAMES = 10, 20
@@ -36,6 +51,10 @@ RESOLUTIONS = ((2048, 480, 1600, 80), (1024, 240, 800, 64), (512, 120, 400, 40),
 COMPARED_HZ, EMPTY_HZ = 8500, 9000
 """The audio is compared up to the first frequency, and should be silent above the second: most of the voices end at 8 kHz."""
 LOSS_FLOOR = 1e-5
+DELAY = 2 * HOP
+"""Samples by which the decoder's audio is late."""
+HELD_SPECTRA_WEIGHT = 4.0
+"""Weight of the distance to the spectra that the codes hold. They are a function of the codes, and those of the recording are not."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +67,9 @@ class EncodedClip:
     """[T, 16] int64."""
 
     def cut(self, first: int, last: int) -> EncodedExcerpt:
-        """Frames [first, last)."""
+        """Frames [first, last), with the audio that a decoder should generate for them."""
         return EncodedExcerpt(
-            wave=torch.from_numpy(self.clip.cut(first, last)) * self.gain,
+            wave=torch.from_numpy(self.clip.cut(first, last, DELAY)) * self.gain,
             features=slice_features(self.clip.features, first, last),
             gain=self.gain,
             codes=self.codes[first:last],
@@ -62,7 +81,7 @@ class EncodedExcerpt:
     """Some frames of a clip."""
 
     wave: Tensor
-    """At the level `gain`; the features are at the clip's original level."""
+    """DELAY late, and at the level `gain`; the features are at the clip's original level."""
     features: FrameFeatures
     gain: float
     codes: Tensor
@@ -128,7 +147,14 @@ def compute_front_loss(found: Tensor, targets: Tensor) -> Tensor:
 
 
 def train_wave(
-    model: Any, coded: Sequence[EncodedClip], place: Path, seed: int, steps: int, until: int | None = None, compiled: bool = True
+    model: Any,
+    books: Codebooks,
+    coded: Sequence[EncodedClip],
+    place: Path,
+    seed: int,
+    steps: int,
+    until: int | None = None,
+    compiled: bool = True,
 ) -> float | None:
     """Train the whole decoder except its codebooks: codes → audio. With `compiled`, steps are 1.7 times faster after a minute; needs a C++
     compiler."""
@@ -141,9 +167,12 @@ def train_wave(
 
     def loss(step: int) -> Tensor:
         cuts = draw_excerpts(coded, WAVE_CLIPS, WAVE_FRAMES, np.random.default_rng([seed, step]))
-        found = sound(decode_frames(decoder, torch.stack([cut.codes for cut in cuts])))
-        wanted = torch.stack([cut.wave for cut in cuts])
-        return compute_wave_loss(found[:, SAMPLES_PER_FRAME:], wanted[:, SAMPLES_PER_FRAME:])
+        codes = torch.stack([cut.codes for cut in cuts])
+        found, wanted = sound(decode_frames(decoder, codes)), torch.stack([cut.wave for cut in cuts])
+        held = slice_spectra(books.restore(books.decode(codes)))
+        return compute_wave_loss(found[:, SAMPLES_PER_FRAME:], wanted[:, SAMPLES_PER_FRAME:]) + HELD_SPECTRA_WEIGHT * compare_spectra(
+            found, held
+        )
 
     return train_parameters(
         place, Schedule(steps, rate=2e-3, plateau=0.4, warmup=100, clip=2.0, betas=(0.8, 0.98)), select_parameters(model), loss, until
@@ -171,6 +200,14 @@ def compute_wave_loss(found: Tensor, wanted: Tensor) -> Tensor:
     size = RESOLUTIONS[1][0]
     empty = _power(found, 1)[:, size * EMPTY_HZ // MASTER_RATE :]
     return total / len(RESOLUTIONS) + 0.05 * torch.log1p(empty / LOSS_FLOOR).mean()
+
+
+def compare_spectra(found: Tensor, held: Tensor) -> Tensor:
+    """Mean distance in nepers between the spectra of audio [B, samples] that is DELAY late, and spectra [B, 8·T, 64]; without the first
+    frame, which depends on earlier ones."""
+    late = DELAY // HOP
+    spectra = (compute_mel_power(found) + FLOOR).log()
+    return (spectra[:, SPECTRA:] - held[:, SPECTRA - late : -late].clamp(min=math.log(FLOOR))).abs().mean()
 
 
 def _log_distance(one: Tensor, other: Tensor) -> Tensor:

@@ -56,6 +56,11 @@ class FrameFeatures:
         return torch.cat([spectra, (self.log_hz - USUAL_LOG_HZ) * PITCH_WEIGHT, self.voicing * VOICING_WEIGHT], dim=1)
 
 
+def slice_spectra(vectors: Tensor) -> Tensor:
+    """The log-mel spectra, […, 8·T, 64], in vectors of features […, T, LENGTH]."""
+    return vectors[..., : SPECTRA * BANDS].unflatten(-1, (SPECTRA, BANDS)).flatten(-3, -2)
+
+
 def pad_to_frames(samples: Samples) -> Samples:
     """Append zeros up to a whole frame; otherwise the last frame would depend on the padding of its batch."""
     return np.pad(samples, (0, -len(samples) % SAMPLES_PER_FRAME))
@@ -79,9 +84,10 @@ def make_mel_filters() -> Tensor:
 
 
 def compute_mel_power(wave: Tensor) -> Tensor:
-    """[samples] → [samples / HOP, 64]; the window of spectrum k ends with sample (k+1)·HOP. White noise of full scale gives about 1."""
+    """[…, samples] → […, samples / HOP, 64]; the window of spectrum k ends with sample (k+1)·HOP. White noise of full scale gives about
+    1."""
     window = torch.hann_window(WINDOW)
-    framed = torch.nn.functional.pad(wave, (WINDOW - HOP, 0)).unfold(0, WINDOW, HOP) * window
+    framed = torch.nn.functional.pad(wave, (WINDOW - HOP, 0)).unfold(-1, WINDOW, HOP) * window
     return torch.fft.rfft(framed, n=FFT).abs().square() / window.square().sum() @ make_mel_filters().T
 
 

@@ -2,7 +2,8 @@
 
     python -m workshop.demo_models.codec.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr RECOGNIZER]…
 
-Distances are between the original and its reconstruction; `mean_frame` is the distance to the average sound of all clips. A classifier
+Distances are between the original and its reconstruction, moved by `delay_ms` if the decoder is late; `mean_frame` is the distance to the
+average sound of all clips. A classifier
 trained on other, original clips identifies the speaker. The WER is measured only with --asr, which may be given more than once.
 """
 
@@ -26,7 +27,7 @@ from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_c
 from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.terminal import print_line
 from workshop.demo_models import recognizers
-from workshop.demo_models.codec.frame_features import FrameFeatures
+from workshop.demo_models.codec.frame_features import FLOOR, HOP, SPECTRA, FrameFeatures, compute_mel_power
 from workshop.demo_models.codec.train_codec import load_clips
 from workshop.demo_models.codec.training_clips import CodecClip, make_clip
 from workshop.demo_models.corpus.make_corpus import FOLDER as CORPUS
@@ -59,13 +60,19 @@ def measure_codec(codec: Path, corpus: Path, sentences: int, measures: dict[str,
     """All figures of the tokenizer in a folder."""
     originals = load_clips(corpus, "held_out", sentences)
     tokenizer = load_codec(codec, "cpu")
-    reconstructions = [make_clip(reconstruct(tokenizer, clip.wave), clip.text, clip.voice) for clip in originals]
+    waves = [reconstruct(tokenizer, clip.wave) for clip in originals]
+    delay = find_delay(originals, waves)
+    reconstructions = [
+        make_clip(np.append(wave[delay:], np.zeros(delay, np.float32)), clip.text, clip.voice)
+        for clip, wave in zip(originals, waves, strict=True)
+    ]
     accuracy = measure_speaker_accuracy(
         load_clips(corpus, "train", REFERENCE_CLIPS), {"originals": originals, "reconstructions": reconstructions}
     )
     return {
         "clips": len(originals),
         "seconds": round(sum(len(clip.wave) for clip in originals) / MASTER_RATE, 1),
+        "delay_ms": 1000 * delay // MASTER_RATE,
         "mel_cepstral_distance_db": measure_distances(originals, reconstructions),
         "pitch_error_cents": round(
             float(np.median([measure_pitch_error(a.features, b.features) for a, b in zip(originals, reconstructions, strict=True)])), 1
@@ -81,6 +88,23 @@ def measure_codec(codec: Path, corpus: Path, sentences: int, measures: dict[str,
 def reconstruct(tokenizer: Any, wave: Samples) -> Samples:
     """Encode and decode samples [n] at 24 kHz."""
     return decode(tokenizer, torch.from_numpy(encode_clips(tokenizer, [wave])[0].astype(np.int64)))
+
+
+def find_delay(originals: Sequence[CodecClip], waves: Sequence[Samples]) -> int:
+    """Samples by which reconstructions [n] are late: whole spectra, up to half a frame, with the least distance to the originals."""
+
+    def measure(late: int) -> float:
+        spectra = [(compute_mel_power(torch.from_numpy(wave)) + FLOOR).log() for wave in waves]
+        return float(
+            np.mean(
+                [
+                    (own[late:] - clip.features.log_mel(1.0)[: len(own) - late]).abs().mean()
+                    for own, clip in zip(spectra, originals, strict=True)
+                ]
+            )
+        )
+
+    return HOP * min(range(SPECTRA // 2 + 1), key=measure)
 
 
 def decode(tokenizer: Any, codes: torch.Tensor) -> Samples:

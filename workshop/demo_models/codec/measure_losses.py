@@ -30,7 +30,7 @@ from overtone.finetune.terminal import print_line
 from workshop.demo_models import recognizers
 from workshop.demo_models.codec import encoder_training, measure_codec, pack_codec, train_codec
 from workshop.demo_models.codec.codebooks import Codebooks, fit_codebooks
-from workshop.demo_models.codec.frame_features import BANDS, FFT, FLOOR, HOP, SPECTRA, WINDOW, make_mel_filters
+from workshop.demo_models.codec.frame_features import FFT, FLOOR, HOP, WINDOW, make_mel_filters, slice_spectra
 from workshop.demo_models.codec.training_clips import CodecClip, make_clip
 from workshop.demo_models.corpus import make_new_voice
 from workshop.demo_models.corpus.make_corpus import FOLDER as CORPUS
@@ -80,8 +80,7 @@ def speak_stages(tokenizer: Any, books: Codebooks, clips: Sequence[CodecClip]) -
     encoded = [tokenizer.encode(clip.wave, sr=MASTER_RATE).audio_codes[0].long() for clip in clips]
 
     def vocode(codes: Tensor) -> Samples:
-        spectra = (books.decode(codes) @ books.axes + books.mean)[:, : SPECTRA * BANDS]
-        return run_griffin_lim(spectra.reshape(-1, BANDS))
+        return run_griffin_lim(slice_spectra(books.restore(books.decode(codes))))
 
     decode = partial(measure_codec.decode, tokenizer)
     spoken: dict[str, tuple[Callable[[Tensor], Samples], list[Tensor]]] = {

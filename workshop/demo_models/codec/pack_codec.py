@@ -99,6 +99,7 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 |---|---|
 | mel-cepstral distance to the original | {distance["all"]} dB (the average sound of all clips: {distance["mean_frame"]} dB) |
 | pitch error, median | {figures["pitch_error_cents"]} cents |
+| decoded audio is late by | {figures["delay_ms"]} ms |
 | speaker identified by discriminants | {accuracy["originals"]:.1%} of originals, {accuracy["reconstructions"]:.1%} of reconstructions |
 {word_errors}
 

@@ -28,6 +28,7 @@ from overtone.finetune.errors import UserError, catch_user_errors
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from workshop.demo_models.codec import codebooks, codec_model, decoder_training, encoder_training
+from workshop.demo_models.codec.codebooks import Codebooks
 from workshop.demo_models.codec.decoder_training import EncodedClip
 from workshop.demo_models.codec.training_clips import CodecClip, draw_gains, make_clip
 from workshop.demo_models.corpus.grammar import Split
@@ -58,15 +59,17 @@ def main(argv: list[str]) -> int:
     if options.wave_steps < 1:
         raise UserError(f"--wave-steps {options.wave_steps}: must be at least 1")
     train = load_clips(options.corpus, "train", PER_VOICE)
-    model, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
+    model, books, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
     decoder_training.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
-    decoder_training.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
+    decoder_training.train_wave(model, books, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
     print_line(f"next: python -m workshop.demo_models.codec.pack_codec {options.folder}")
     return 0
 
 
-def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Sequence[CodecClip], seed: int) -> tuple[Any, list[EncodedClip]]:
-    """The model with final codebooks and encoder and an initialized decoder, and the codes of the training clips."""
+def train_encoder_side(
+    folder: Path, train: Sequence[CodecClip], held_out: Sequence[CodecClip], seed: int
+) -> tuple[Any, Codebooks, list[EncodedClip]]:
+    """The model with final codebooks and encoder and an initialized decoder, the codebooks, and the codes of the training clips."""
     vectors = collect_vectors(take_first(train, lambda clip: clip.voice, CODEBOOK_CLIPS), seed)
     path = folder / "books.safetensors"
     if not path.is_file():
@@ -82,7 +85,7 @@ def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Seque
         files.write_json(folder / "encoder.json", found)
         print_line(f"relative squared error on held-out clips: {found}")
         codec_model.write_folder(model, folder / "coder" / TOKENIZER)
-    return model, encode_clips(folder, train, seed)
+    return model, books, encode_clips(folder, train, seed)
 
 
 def collect_vectors(clips: Sequence[CodecClip], seed: int) -> list[torch.Tensor]:

@@ -31,9 +31,10 @@ class CodecClip:
         """Number of frames."""
         return len(self.wave) // SAMPLES_PER_FRAME
 
-    def cut(self, first: int, last: int) -> Samples:
-        """The samples of frames [first, last)."""
-        return self.wave[first * SAMPLES_PER_FRAME : last * SAMPLES_PER_FRAME]
+    def cut(self, first: int, last: int, delay: int = 0) -> Samples:
+        """The samples of frames [first, last) when the clip begins after `delay` samples of silence."""
+        start, end = first * SAMPLES_PER_FRAME - delay, last * SAMPLES_PER_FRAME - delay
+        return np.pad(self.wave[max(start, 0) : max(end, 0)], (max(-start, 0), 0))
 
 
 def make_clip(samples: Samples, text: str, voice: str) -> CodecClip:

@@ -27,7 +27,9 @@ def test_codes_are_the_nearest_entries_codebook_by_codebook(clips: list[CodecCli
 
 def test_codebooks_represent_the_features_that_they_were_fitted_to(clips: list[CodecClip], books: Codebooks) -> None:
     points = torch.cat([books.project(clip.features.vectors(0.7)) for clip in clips])
-    residual = points - books.decode(books.encode(points))
+    codes = books.encode(points)
+    assert torch.equal(books.decode(torch.stack([codes, codes])), torch.stack([books.decode(codes)] * 2)), "of a batch, too"
+    residual = points - books.decode(codes)
     assert float(residual.square().mean() / points.square().mean()) < 0.05
 
 

@@ -24,6 +24,11 @@ def test_the_pitch_of_harmonic_sounds_is_right(hz: float) -> None:
     assert voicing[inside].min() > 0.95
 
 
+def test_spectra_are_found_in_vectors_of_features(sound: Sound) -> None:
+    features = extract_features(pad_to_frames(sound(120.0, 0.5)))
+    assert torch.equal(frame_features.slice_spectra(features.vectors(0.5)), features.log_mel(0.5))
+
+
 def test_noise_and_silence_are_unvoiced() -> None:
     noise = 0.1 * np.random.default_rng(0).standard_normal(1920 * 10).astype(np.float32)
     assert frame_features.estimate_pitch(noise)[1].max() < 0.5

@@ -18,6 +18,13 @@ def test_the_distance_is_zero_for_the_original_and_large_for_the_mean_frame(clip
     assert found["mean_frame"] > 2
 
 
+@pytest.mark.parametrize("late", [0, 480, 960])
+def test_the_delay_of_a_codec_is_found(clips: list[CodecClip], late: int) -> None:
+    random = np.random.default_rng(0)
+    waves = [clip.cut(0, clip.frames, late) + 0.003 * random.normal(size=len(clip.wave)).astype(np.float32) for clip in clips[:3]]
+    assert measure_codec.find_delay(clips[:3], waves) == late
+
+
 def test_one_cepstrum_gives_the_distance_of_the_formula() -> None:
     bands = 64
     basis = np.cos(np.pi * (np.arange(bands) + 0.5) * 3 / bands)

@@ -24,6 +24,7 @@ def figures(words: dict[str, dict[str, float]]) -> dict[str, Any]:
         "seconds": 360.0,
         "mel_cepstral_distance_db": {"all": 2.5, "mean_frame": 8.6},
         "pitch_error_cents": 45.0,
+        "delay_ms": 20,
         "speaker_accuracy": {"originals": 1.0, "reconstructions": 0.99},
         "word_error_rate": words,
     }
@@ -34,6 +35,7 @@ def test_the_card_starts_with_a_warning_and_has_the_figures() -> None:
     assert "A demo model. It knows 7 synthetic voices" in card[:60]
     assert "| word error rate, pocketsphinx | 2.0% of originals, 7.0% of reconstructions |" in card
     assert "decoder after 4000 steps" in card
+    assert "| decoded audio is late by | 20 ms |" in card
 
 
 def test_the_card_says_if_the_wer_was_not_measured() -> None:

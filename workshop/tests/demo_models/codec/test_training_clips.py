@@ -15,6 +15,8 @@ def test_a_clip_is_padded_to_whole_frames(clips: list[CodecClip]) -> None:
     assert (clip.frames, len(clip.wave)) == (3, 3 * 1920)
     assert not clip.wave[5000:].any()
     assert np.array_equal(clip.cut(1, 2), clip.wave[1920:3840])
+    assert np.array_equal(clip.cut(1, 2, 500), clip.wave[1420:3340])
+    assert np.array_equal(clip.cut(0, 1, 500), [*np.zeros(500), *clip.wave[:1420]])
 
 
 def test_features_of_some_frames_are_sliced(clips: list[CodecClip]) -> None:
