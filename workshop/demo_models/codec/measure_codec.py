@@ -92,17 +92,11 @@ def reconstruct(tokenizer: Any, wave: Samples) -> Samples:
 
 def find_delay(originals: Sequence[CodecClip], waves: Sequence[Samples]) -> int:
     """Samples by which reconstructions [n] are late: whole spectra, up to half a frame, with the least distance to the originals."""
+    found = [(compute_mel_power(torch.from_numpy(wave)) + FLOOR).log() for wave in waves]
+    wanted = [clip.features.log_mel(1.0) for clip in originals]
 
     def measure(late: int) -> float:
-        spectra = [(compute_mel_power(torch.from_numpy(wave)) + FLOOR).log() for wave in waves]
-        return float(
-            np.mean(
-                [
-                    (own[late:] - clip.features.log_mel(1.0)[: len(own) - late]).abs().mean()
-                    for own, clip in zip(spectra, originals, strict=True)
-                ]
-            )
-        )
+        return float(np.mean([(a[late:] - b[: len(b) - late]).abs().mean() for a, b in zip(found, wanted, strict=True)]))
 
     return HOP * min(range(SPECTRA // 2 + 1), key=measure)
 
