@@ -60,7 +60,7 @@ flite's rms, but on clips of rms that were resampled to a vocal tract a fifth an
 | WER on {texts} held-out sentences of the six voices, % | {recognizers} |
 |---|{columns}
 | the synthesizers' audio | {original} |
-| the same after codec-demo, the lower bound | {codec} |
+| the same after codec-demo | {codec} |
 | speech of this model, the voice cloned from another clip | {cloned} |
 
 WER per voice with whisper-demo-en: {by_voice}. Speech without an end: {runaways} of {texts}.

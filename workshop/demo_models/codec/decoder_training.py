@@ -1,7 +1,7 @@
 """Training of the decoder in two parts: first from codes to spectra and pitch at 100 Hz, which is cheap, then from codes to audio.
 
-The audio is 20 ms late: a causal decoder cannot know the end of a frame, where the window of the frame's last spectrum has faded out,
-before the next codes.
+The audio is 20 ms late. The window of a frame's last spectrum fades out at the end of the frame, so the codes say little about that sound;
+the next codes do, and a causal decoder has to wait for them.
 
 The second part starts from the weights of the first. Without the first part, it needs ten times as many steps for the same loss.
 """
@@ -34,6 +34,7 @@ from .frame_features import (
     PITCHES,
     SPECTRA,
     USUAL_LOG_HZ,
+    WINDOW,
     FrameFeatures,
     compute_mel_power,
     slice_spectra,
@@ -205,9 +206,9 @@ def compute_wave_loss(found: Tensor, wanted: Tensor) -> Tensor:
 def compare_spectra(found: Tensor, held: Tensor) -> Tensor:
     """Mean distance in nepers between the spectra of audio [B, samples] that is DELAY late, and spectra [B, 8·T, 64]; without the first
     frame, which depends on earlier ones."""
-    late = DELAY // HOP
+    late, first = DELAY // HOP, SPECTRA + WINDOW // HOP  # the windows before it reach into the first frame
     spectra = (compute_mel_power(found) + FLOOR).log()
-    return (spectra[:, SPECTRA:] - held[:, SPECTRA - late : -late].clamp(min=math.log(FLOOR))).abs().mean()
+    return (spectra[:, first:] - held[:, first - late : -late].clamp(min=math.log(FLOOR))).abs().mean()
 
 
 def _log_distance(one: Tensor, other: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
     python -m workshop.demo_models.codec.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr RECOGNIZER]…
 
-Distances are between the original and its reconstruction, moved by `delay_ms` if the decoder is late; `mean_frame` is the distance to the
-average sound of all clips. A classifier
-trained on other, original clips identifies the speaker. The WER is measured only with --asr, which may be given more than once.
+Distances are between the original and its reconstruction, which is first moved earlier by `delay_ms`, the delay of the decoder;
+`mean_frame` is the distance to the average sound of all clips. A classifier trained on other, original clips identifies the speaker. The
+WER is measured only with --asr, which may be given more than once.
 """
 
 from __future__ import annotations
