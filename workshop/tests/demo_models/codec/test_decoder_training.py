@@ -59,6 +59,20 @@ def test_spectra_are_compared_with_those_of_the_codes_at_the_delay(coded: list[E
     assert silent == pytest.approx(0, abs=1e-4), "no sound is below the floor"
 
 
+def test_audio_learns_the_spectra_of_codes(coded: list[EncodedClip]) -> None:
+    cut = coded[0].cut(0, 9)
+    wave = (0.01 * torch.randn(1, len(cut.wave), generator=torch.Generator().manual_seed(0))).requires_grad_()
+    optimizer = torch.optim.Adam([wave], lr=3e-3)
+    found = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        distance = decoder_training.compare_spectra(wave, cut.features.log_mel(1.0)[None])
+        distance.backward()
+        optimizer.step()
+        found.append(float(distance.detach()))
+    assert found[-1] < 0.6 * found[0]
+
+
 def test_codebooks_and_unused_projections_are_not_trained(model: object) -> None:
     free = decoder_training.select_parameters(model)
     assert "pre_transformer.input_proj.weight" in free
@@ -68,9 +82,18 @@ def test_codebooks_and_unused_projections_are_not_trained(model: object) -> None
 
 @pytest.mark.slow
 def test_decoder_training_learns_and_resumes_bit_for_bit(
-    books: Codebooks, clips: list[CodecClip], coded: list[EncodedClip], tmp_path: Path
+    books: Codebooks, clips: list[CodecClip], coded: list[EncodedClip], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    found: list[dict[str, torch.Tensor]] = []
+    distances: list[float] = []
+    compare = decoder_training.compare_spectra
+
+    def record(audio: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        distance = compare(audio, held)
+        distances.append(float(distance.detach()))
+        return distance
+
+    monkeypatch.setattr(decoder_training, "compare_spectra", record)
     spread = torch.cat([books.project(clip.features.vectors(1.0)) for clip in clips]).std(0)
     for name, front_stops, wave_stops in (("whole", (None,), (None,)), ("parts", (4, None), (2, None))):
         for until in front_stops:
@@ -83,7 +106,8 @@ def test_decoder_training_learns_and_resumes_bit_for_bit(
         found.append(model.decoder.state_dict())
     one, other = found
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert loss < 16
+    weighted = decoder_training.HELD_SPECTRA_WEIGHT * sum(distances[-2:]) / 2
+    assert 0 < weighted < loss < weighted + 3
 
 
 def _ready(books: Codebooks, spread: torch.Tensor) -> object:
